@@ -1,0 +1,1 @@
+"""The `poolpilot` command: lazy subcommands that name the extra they need."""

@@ -1,0 +1,1 @@
+"""What picker and operator both need of Kubernetes: object models, watches, names of labels and annotations."""

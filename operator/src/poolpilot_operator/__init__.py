@@ -1,0 +1,1 @@
+"""The control plane: reconciles InferencePool objects and runs pickers for them."""
