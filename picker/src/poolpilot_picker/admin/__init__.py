@@ -1,0 +1,1 @@
+"""Read-only views for people and probes, over HTTP: metrics, health, readiness, decisions. Never on the data port."""

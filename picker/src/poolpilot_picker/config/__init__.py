@@ -1,0 +1,1 @@
+"""EndpointPickerConfig: its schema and its strict loading."""

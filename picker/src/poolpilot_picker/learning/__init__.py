@@ -1,0 +1,1 @@
+"""What exchanges and engines teach: speed residuals, output lengths, bytes per token. Pure."""

@@ -1,0 +1,1 @@
+"""Headers and bodies → InferenceRequest; names of headers."""

@@ -1,0 +1,37 @@
+"""Names of headers and metadata keys on a request's way in and out (Endpoint Picker Protocol 1.0 and llm-d-router 0.10)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+"""Picker → data plane: `ip:port`, or an ordered comma list whose later entries are fallbacks."""
+SERVED: Final = "x-gateway-destination-endpoint-served"
+"""Data plane → picker (metadata): the endpoint that served. Less trustworthy than the attributes."""
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+"""Data plane → picker (metadata): list or comma string of addresses to choose from."""
+
+LB_NAMESPACE: Final = "envoy.lb"
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+
+REQUEST_ID: Final = "x-request-id"
+DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
+RECEIPT: Final = "x-poolpilot-receipt"
+"""Client → picker: ask for a receipt of this decision. Picker → client, where configuration allows: the receipt."""
+
+# New name first: it wins over its aliases.
+OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+TENANT: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+SLO_TTFT_MS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+SLO_TPOT_MS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+ROUTING_KEY: Final = ("x-poolpilot-routing-key", "x-session-id")
+TEST_SELECTION: Final = "test-epp-endpoint-selection"
+
+BACKEND_ROUTING: Final = (
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
+)
+"""Headers that only a picker may set towards a pod: a client's own copies are removed."""

@@ -1,0 +1,232 @@
+"""The pool's endpoints as arrays (struct of arrays): what ledger and sources write in place and a decision reads.
+
+Every endpoint holds one slot for as long as it is wanted or still has bookings; slots are reused, never moved, so an
+index or a booking may keep a slot number. All columns have the length of the highest slot in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+NEVER: Final = -np.inf
+"""Time of a sample that was never taken."""
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What discovery says of one endpoint. `uid` is the identity (pod UID, or the address where there is none): an
+    address that comes back with another uid is another endpoint and starts cold."""
+
+    host: str
+    port: int
+    uid: str = ""
+    labels: Mapping[str, str] = {}
+    engine: str = "vllm"
+    name: str = ""
+
+    @property
+    def address(self) -> str:
+        """`ip:port`, IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Identity of the endpoint: (uid, port)."""
+        return (self.uid or self.host, self.port)
+
+
+class Endpoint:
+    """One endpoint in its slot. Bookings hold this object, so they release where they booked, whatever happens."""
+
+    __slots__ = ("address", "draining", "slot", "spec")
+
+    def __init__(self, spec: EndpointSpec, slot: int) -> None:
+        self.spec = spec
+        self.address = spec.address
+        self.slot = slot
+        self.draining = False
+        """No longer wanted by discovery; kept until its last booking is released."""
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.address}, slot {self.slot}{', draining' if self.draining else ''})"
+
+
+# Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens.
+COLUMNS: Final[dict[str, tuple[float, str]]] = {
+    # written by the ledger
+    "inflight": (0.0, "sequences booked and not released"),
+    "requests": (0.0, "requests booked and not released"),
+    "prompt_tokens": (0.0, "sum of prompt tokens of the bookings"),
+    "expected_tokens": (0.0, "sum of expected output tokens of the bookings"),
+    "started_sum_ms": (0.0, "sum over the bookings of their predicted first-token times"),
+    "free_at_ms": (0.0, "when the prefill work booked here is predicted to be done"),
+    "placed_total": (0.0, "sequences ever booked"),
+    "finished_total": (0.0, "sequences ever released"),
+    "placed_uncached_total": (0.0, "uncached prompt tokens ever booked"),
+    # written when a sample is applied
+    "sample_ms": (NEVER, "when the newest sample was begun"),
+    "running": (np.nan, "sequences the engine ran"),
+    "waiting": (np.nan, "sequences the engine queued"),
+    "kv_usage": (np.nan, "share of the KV cache in use, 0..1"),
+    "kv_capacity": (np.nan, "KV cache size"),
+    "block_tokens": (np.nan, "KV block size"),
+    "max_sequences": (np.nan, "max_num_seqs, where the engine tells"),
+    "max_adapters": (np.nan, "GPU adapter slots"),
+    "placed_at_sample": (0.0, "placed_total when the newest sample was begun"),
+    "finished_at_sample": (0.0, "finished_total when the newest sample was begun"),
+    "uncached_at_sample": (0.0, "placed_uncached_total when the newest sample was begun"),
+    "preempting_until_ms": (NEVER, "recently seen preempting, until this time"),
+    # written from what was learned
+    "prefill_speed": (1.0, "residual: prefill takes this times the profile's prediction"),
+    "decode_speed": (1.0, "residual: a decode step takes this times the profile's prediction"),
+    "prefill_share": (0.0, "share of time spent on prefill, smoothed, 0..0.7"),
+    "failure_ms": (0.0, "penalty for recent failures"),
+    "cache_trust": (1.0, "observed over predicted cache hits, 0..1"),
+}
+
+
+class EndpointTable:
+    """Slots and columns of one pool. `table.inflight` is the live column, length `len(table)`."""
+
+    # Columns, for readers and type checkers; assigned in _resize.
+    inflight: Floats
+    requests: Floats
+    prompt_tokens: Floats
+    expected_tokens: Floats
+    started_sum_ms: Floats
+    free_at_ms: Floats
+    placed_total: Floats
+    finished_total: Floats
+    placed_uncached_total: Floats
+    sample_ms: Floats
+    running: Floats
+    waiting: Floats
+    kv_usage: Floats
+    kv_capacity: Floats
+    block_tokens: Floats
+    max_sequences: Floats
+    max_adapters: Floats
+    placed_at_sample: Floats
+    finished_at_sample: Floats
+    uncached_at_sample: Floats
+    preempting_until_ms: Floats
+    prefill_speed: Floats
+    decode_speed: Floats
+    prefill_share: Floats
+    failure_ms: Floats
+    cache_trust: Floats
+    eligible: Mask
+    """Wanted by discovery: may be chosen."""
+
+    def __init__(self) -> None:
+        self.slots: list[Endpoint | None] = []
+        self._store: dict[str, Floats] = {name: np.full(8, start) for name, (start, _) in COLUMNS.items()}
+        self._eligible: Mask = np.zeros(8, dtype=np.bool_)
+        self._by_key: dict[tuple[str, int], Endpoint] = {}
+        self._by_address: dict[str, Endpoint] = {}
+        self.generation = 0
+        """Grows with every change of the set of endpoints: what is derived from it can be cached by it."""
+        self._resize(0)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return (endpoint for endpoint in self.slots if endpoint is not None)
+
+    def _resize(self, length: int) -> None:
+        """Makes every column a view of `length`; grows the storage by doubling."""
+        capacity = len(self._eligible)
+        if length > capacity:
+            grown = max(length, 2 * capacity)
+            for name, (start, _) in COLUMNS.items():
+                column = np.full(grown, start)
+                column[:capacity] = self._store[name]
+                self._store[name] = column
+            eligible = np.zeros(grown, dtype=np.bool_)
+            eligible[:capacity] = self._eligible
+            self._eligible = eligible
+        for name, column in self._store.items():
+            setattr(self, name, column[:length])
+        self.eligible = self._eligible[:length]
+
+    def find(self, address: str) -> Endpoint | None:
+        """The wanted endpoint at `ip:port`, if any."""
+        return self._by_address.get(address)
+
+    def at(self, slot: int) -> Endpoint:
+        """The endpoint in a slot that is in use."""
+        endpoint = self.slots[slot]
+        if endpoint is None:
+            raise LookupError(f"slot {slot} is free")
+        return endpoint
+
+    def wanted(self) -> list[Endpoint]:
+        """Endpoints that may be chosen, by slot."""
+        return [endpoint for endpoint in self.slots if endpoint is not None and not endpoint.draining]
+
+    def apply(self, specs: Iterable[EndpointSpec]) -> tuple[list[Endpoint], list[Endpoint]]:
+        """Makes the wanted set equal to `specs`; returns (added, removed).
+
+        Endpoints that stay keep their slot and everything known of them. A removed endpoint with bookings drains: it is
+        not chosen any more and its slot is freed by the last release (`drop_if_idle`).
+        """
+        wanted = {spec.key: spec for spec in specs}
+        added: list[Endpoint] = []
+        removed: list[Endpoint] = []
+        for key, endpoint in list(self._by_key.items()):
+            if key not in wanted and not endpoint.draining:
+                endpoint.draining = True
+                self.eligible[endpoint.slot] = False
+                removed.append(endpoint)
+        for endpoint in removed:
+            self.drop_if_idle(endpoint)
+        for key, spec in wanted.items():
+            known = self._by_key.get(key)
+            if known is None:
+                added.append(self._add(spec))
+                continue
+            if known.draining:
+                known.draining = False
+                self.eligible[known.slot] = True
+                added.append(known)
+            if known.spec != spec:
+                known.spec = spec
+                known.address = spec.address
+        self._by_address = {endpoint.address: endpoint for endpoint in self._by_key.values() if not endpoint.draining}
+        self.generation += 1
+        return added, removed
+
+    def _add(self, spec: EndpointSpec) -> Endpoint:
+        slot = next((index for index, held in enumerate(self.slots) if held is None), len(self.slots))
+        endpoint = Endpoint(spec, slot)
+        if slot == len(self.slots):
+            self.slots.append(endpoint)
+            self._resize(len(self.slots))
+        else:
+            self.slots[slot] = endpoint
+        for name, (start, _) in COLUMNS.items():
+            self._store[name][slot] = start
+        self.eligible[slot] = True
+        self._by_key[spec.key] = endpoint
+        return endpoint
+
+    def drop_if_idle(self, endpoint: Endpoint) -> bool:
+        """Frees the slot of a draining endpoint whose last booking is gone; True if it was freed."""
+        slot = endpoint.slot
+        if not endpoint.draining or self.requests[slot] > 0 or self.slots[slot] is not endpoint:
+            return False
+        self.slots[slot] = None
+        self._by_key.pop(endpoint.spec.key, None)
+        for name, (start, _) in COLUMNS.items():
+            self._store[name][slot] = start
+        self.generation += 1
+        return True
