@@ -1,1 +1,5 @@
-"""place(request): may it go now; choose and book in one synchronous step. Time is an argument."""
+"""place(request): may it go now; choose and book in one synchronous step; later: served, first token, end. Time is an argument.
+
+`Pool` is what the rooms above use: `Pool.place(request, now) -> Placement`, then `Pool.served`, `Pool.first_token` and, exactly
+once, `Pool.finish`. Sources feed it through `Pool.apply_endpoints`, `apply_sample`, `apply_served_models`, `restarted`.
+"""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import random
 
+    from poolpilot_picker.routing.cost_model import CostModel
     from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.state.adapters import AdapterResidency
     from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
@@ -20,7 +21,24 @@ class DecisionView:
     receipt: name → value per slot, and name of what removed a slot.
     """
 
-    __slots__ = ("adapters", "cached_tokens", "excluded", "load", "mask", "now", "request", "rng", "table", "terms")
+    __slots__ = (
+        "adapter",
+        "adapters",
+        "cached_tokens",
+        "cost",
+        "excluded",
+        "expected_output",
+        "expected_rest",
+        "hit_share",
+        "indexed_tokens",
+        "load",
+        "mask",
+        "now",
+        "request",
+        "rng",
+        "table",
+        "terms",
+    )
 
     def __init__(
         self,
@@ -33,6 +51,11 @@ class DecisionView:
         load: LoadEstimate,
         adapters: AdapterResidency,
         rng: random.Random,
+        adapter: str = "",
+        expected_output: float = 300.0,
+        expected_rest: float = 300.0,
+        hit_share: float = 0.0,
+        indexed_tokens: Floats | float = 0.0,
     ) -> None:
         self.request = request
         self.table = table
@@ -43,6 +66,18 @@ class DecisionView:
         self.load = load
         self.adapters = adapters
         self.rng = rng
+        self.adapter = adapter
+        """The adapter asked for, empty for a base model."""
+        self.expected_output = expected_output
+        """Tokens per sequence, learned, at most max_tokens."""
+        self.expected_rest = expected_rest
+        """Tokens still to come of an average sequence in flight."""
+        self.hit_share = hit_share
+        """Share of prompt tokens that lately were found in the cache: what an evicted token is worth."""
+        self.indexed_tokens = indexed_tokens
+        """Prefix tokens thought resident per slot."""
+        self.cost: CostModel | None = None
+        """Set by the predicted-finish policy; the booking takes its forecast from here."""
         self.terms: dict[str, Floats] = {}
         self.excluded: dict[int, str] = {}
 

@@ -6,12 +6,14 @@ index or a booking may keep a slot number. All columns have the length of the hi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from poolpilot_picker.config.step_models import StepModel, step_model
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,12 +48,14 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Endpoint:
     """One endpoint in its slot. Bookings hold this object, so they release where they booked, whatever happens."""
 
-    __slots__ = ("address", "draining", "slot", "spec")
+    __slots__ = ("address", "draining", "model", "slot", "spec")
 
-    def __init__(self, spec: EndpointSpec, slot: int) -> None:
+    def __init__(self, spec: EndpointSpec, slot: int, model: StepModel) -> None:
         self.spec = spec
         self.address = spec.address
         self.slot = slot
+        self.model = model
+        """The profile's step model, before residuals."""
         self.draining = False
         """No longer wanted by discovery; kept until its last booking is released."""
 
@@ -84,6 +88,15 @@ COLUMNS: Final[dict[str, tuple[float, str]]] = {
     "finished_at_sample": (0.0, "finished_total when the newest sample was begun"),
     "uncached_at_sample": (0.0, "placed_uncached_total when the newest sample was begun"),
     "preempting_until_ms": (NEVER, "recently seen preempting, until this time"),
+    # from the profile, times the residuals
+    "step_ms": (np.nan, "decode step: constant"),
+    "sequence_ms": (np.nan, "decode step: per sequence"),
+    "context_ms": (np.nan, "decode step: per context token"),
+    "token_ms": (np.nan, "prefill: per uncached token"),
+    "token2_ms": (np.nan, "prefill: per squared token"),
+    "token_budget": (np.nan, "tokens a step may hold"),
+    "model_sequences": (np.nan, "max_num_seqs of the profile"),
+    "model_kv": (np.nan, "KV cache size of the profile"),
     # written from what was learned
     "prefill_speed": (1.0, "residual: prefill takes this times the profile's prediction"),
     "decode_speed": (1.0, "residual: a decode step takes this times the profile's prediction"),
@@ -118,6 +131,14 @@ class EndpointTable:
     finished_at_sample: Floats
     uncached_at_sample: Floats
     preempting_until_ms: Floats
+    step_ms: Floats
+    sequence_ms: Floats
+    context_ms: Floats
+    token_ms: Floats
+    token2_ms: Floats
+    token_budget: Floats
+    model_sequences: Floats
+    model_kv: Floats
     prefill_speed: Floats
     decode_speed: Floats
     prefill_share: Floats
@@ -126,7 +147,8 @@ class EndpointTable:
     eligible: Mask
     """Wanted by discovery: may be chosen."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_of: Callable[[EndpointSpec], StepModel] = lambda spec: step_model(spec.labels)) -> None:
+        self._model_of = model_of
         self.slots: list[Endpoint | None] = []
         self._store: dict[str, Floats] = {name: np.full(8, start) for name, (start, _) in COLUMNS.items()}
         self._eligible: Mask = np.zeros(8, dtype=np.bool_)
@@ -199,6 +221,9 @@ class EndpointTable:
                 self.eligible[known.slot] = True
                 added.append(known)
             if known.spec != spec:
+                if known.spec.labels != spec.labels:
+                    known.model = self._model_of(spec)
+                    self.set_speed(known, float(self.prefill_speed[known.slot]), float(self.decode_speed[known.slot]))
                 known.spec = spec
                 known.address = spec.address
         self._by_address = {endpoint.address: endpoint for endpoint in self._by_key.values() if not endpoint.draining}
@@ -207,7 +232,7 @@ class EndpointTable:
 
     def _add(self, spec: EndpointSpec) -> Endpoint:
         slot = next((index for index, held in enumerate(self.slots) if held is None), len(self.slots))
-        endpoint = Endpoint(spec, slot)
+        endpoint = Endpoint(spec, slot, self._model_of(spec))
         if slot == len(self.slots):
             self.slots.append(endpoint)
             self._resize(len(self.slots))
@@ -217,7 +242,41 @@ class EndpointTable:
             self._store[name][slot] = start
         self.eligible[slot] = True
         self._by_key[spec.key] = endpoint
+        model = endpoint.model
+        self.token_budget[slot] = model.token_budget
+        self.model_sequences[slot] = model.max_sequences
+        self.model_kv[slot] = model.kv_tokens
+        self.set_speed(endpoint, 1.0, 1.0)
         return endpoint
+
+    def set_speed(self, endpoint: Endpoint, prefill: float, decode: float) -> None:
+        """Sets the residuals of an endpoint and with them its effective coefficients."""
+        slot, model = endpoint.slot, endpoint.model
+        self.prefill_speed[slot] = prefill
+        self.decode_speed[slot] = decode
+        self.step_ms[slot] = model.step_ms * decode
+        self.sequence_ms[slot] = model.sequence_ms * decode
+        self.context_ms[slot] = model.context_ms * decode
+        self.token_ms[slot] = model.token_ms * prefill
+        self.token2_ms[slot] = model.token2_ms * prefill
+
+    def generated_tokens(self, now: float) -> Floats:
+        """Output tokens our bookings have probably generated so far: time since their predicted first tokens over the step time."""
+        step = self.step_ms + self.sequence_ms * self.inflight + self.context_ms * self.prompt_tokens
+        elapsed = self.inflight * now - self.started_sum_ms
+        return np.clip(elapsed / step, 0.0, 2.0 * self.expected_tokens)
+
+    def kv_tokens(self) -> Floats:
+        """KV cache size: as the engine tells, else the profile's."""
+        return np.where(np.isnan(self.kv_capacity), self.model_kv, self.kv_capacity)
+
+    def kv_in_use(self, context_tokens: Floats) -> Floats:
+        """KV tokens referenced now: the engine's usage and what was placed since; without a sample, the context tokens.
+
+        Not the sum of the bookings' tokens where the engine can tell: shared prefixes are held once.
+        """
+        scraped = self.kv_usage * self.kv_tokens() + (self.placed_uncached_total - self.uncached_at_sample)
+        return np.where(np.isnan(self.kv_usage), context_tokens, scraped)
 
     def drop_if_idle(self, endpoint: Endpoint) -> bool:
         """Frees the slot of a draining endpoint whose last booking is gone; True if it was freed."""

@@ -1,0 +1,124 @@
+"""The admin HTTP port: /metrics, /healthz, /readyz and the /debug pages. Read-only, never on the data port."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from poolpilot_picker.admin.views import Readiness, endpoint_rows
+from poolpilot_picker.flow.pool import Pool
+
+MOST_RECEIPTS: Final = 1_000
+_JSON: Final = "application/json"
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.format(msgspec.json.encode(value)), status=status, content_type=_JSON)
+
+
+def _bad(parameter: str, value: str, allowed: str) -> web.Response:
+    return _json({"error": f"query parameter {parameter} is {value!r}; allowed is {allowed}"}, 400)
+
+
+class AdminServer:
+    """Serves the views of some pools."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        pools: Callable[[], list[Pool]],
+        registry: CollectorRegistry,
+        readiness: Callable[[], Readiness],
+        now: Callable[[], float],
+        describe: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._address = address
+        self._pools = pools
+        self._registry = registry
+        self._readiness = readiness
+        self._now = now
+        self._describe = describe
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self) -> int:
+        """Listens; returns the port chosen."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/debug/decisions", self._decisions),
+                web.get("/debug/endpoints", self._endpoints),
+                web.get("/debug/config", self._config),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        host, port = self._address
+        site = web.TCPSite(self._runner, host, port, reuse_port=False)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self.port
+
+    async def stop(self) -> None:
+        """Closes the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _index(self, _: web.Request) -> web.Response:
+        pages = ["/metrics", "/healthz", "/readyz", "/debug/decisions", "/debug/endpoints", "/debug/config"]
+        return _json({"pages": pages})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        return web.Response(body=encoder(self._registry), headers={"content-type": content_type})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        readiness = self._readiness()
+        return _json(readiness, 200 if readiness.ready else 503)
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        """Newest receipts: ?limit=, ?request_id=, ?endpoint=, ?model=, ?pool=."""
+        query = request.query
+        limit = query.get("limit", "20")
+        if not limit.isdigit() or not 1 <= int(limit) <= MOST_RECEIPTS:
+            return _bad("limit", limit, f"a whole number from 1 to {MOST_RECEIPTS}")
+        pools = self._pools()
+        wanted = query.get("pool")
+        if wanted is not None and wanted not in {pool.name for pool in pools}:
+            return _bad("pool", wanted, "one of " + ", ".join(sorted(pool.name for pool in pools)))
+        # Receipts carry the monotonic clock; people read the wall clock.
+        offset = time.time() - self._now() / 1000.0
+        found = [
+            {"time_unix_s": round(offset + receipt.at_ms / 1000.0, 3), **msgspec.to_builtins(receipt)}
+            for pool in pools
+            if wanted is None or pool.name == wanted
+            for receipt in pool.receipts.newest(
+                int(limit),
+                request_id=query.get("request_id", ""),
+                endpoint=query.get("endpoint", ""),
+                model=query.get("model", ""),
+            )
+        ]
+        found.sort(key=lambda receipt: -receipt["at_ms"])
+        return _json({"decisions": found[: int(limit)]})
+
+    async def _endpoints(self, _: web.Request) -> web.Response:
+        now = self._now()
+        return _json({"pools": {pool.name: endpoint_rows(pool, now) for pool in self._pools()}})
+
+    async def _config(self, _: web.Request) -> web.Response:
+        return _json(self._describe())

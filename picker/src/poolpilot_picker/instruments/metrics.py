@@ -1,0 +1,114 @@
+"""Metrics of requests, decisions and bookings. Any room may count; only admin renders.
+
+Names that operators' dashboards already know are kept (llm-d-router 0.10, prefix `llm_d_epp_`); what exists only here has the
+prefix `poolpilot_`. Children are cached per label set: the hot path touches no label lookup of the library.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+LABEL_VALUES: Final = 1_000
+"""Distinct values kept per label; later ones are reported as `other`."""
+
+_DURATION = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180,
+             240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
+_TTFT = _DURATION[: _DURATION.index(120) + 1]
+_TOKENS = tuple([1, *(2**power for power in range(3, 21))])
+_SIZES = tuple(2**power for power in range(6, 31))
+_DECISION = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+_L4 = ("model_name", "target_model_name", "fairness_id", "priority")
+
+
+class LabelCap:
+    """Replaces label values beyond the first LABEL_VALUES by `other`, so that a client cannot grow the page."""
+
+    def __init__(self, limit: int = LABEL_VALUES) -> None:
+        self._limit = limit
+        self._seen: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value in self._seen:
+            return value
+        if len(self._seen) >= self._limit:
+            return "other"
+        self._seen.add(value)
+        return value
+
+
+class RequestHandles(NamedTuple):
+    """Children of the request metrics for one label set."""
+
+    total: Counter
+    duration: Histogram
+    size: Histogram
+    input_tokens: Histogram
+    output_tokens: Histogram
+    cached_tokens: Histogram
+    ttft: Histogram
+    running: Gauge
+
+
+class PickerMetrics:
+    """Every metric that is written per event. One instance per process, handed to the rooms that count."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        prefix = "llm_d_epp_"
+        self._total = Counter(prefix + "request", "Requests received", _L4, registry=registry)
+        self._errors = Counter(prefix + "request_error", "Requests that ended in an error", (*_L4, "error_code"), registry=registry)
+        self._duration = Histogram(prefix + "request_duration_seconds", "From request headers to the end of the exchange", _L4, buckets=_DURATION, registry=registry)
+        self._size = Histogram(prefix + "request_size_bytes", "Request bodies", _L4, buckets=_SIZES, registry=registry)
+        self._input = Histogram(prefix + "request_input_tokens", "Prompt tokens (estimated unless usage was seen)", _L4, buckets=_TOKENS, registry=registry)
+        self._output = Histogram(prefix + "request_output_tokens", "Output tokens of observed exchanges", _L4, buckets=_TOKENS, registry=registry)
+        self._cached = Histogram(prefix + "request_cached_tokens", "Prompt tokens predicted to be cached where the request was placed", _L4, buckets=_TOKENS, registry=registry)
+        self._ttft = Histogram(prefix + "request_ttft_seconds", "Time to first token of observed exchanges", _L4, buckets=_TTFT, registry=registry)
+        self._running = Gauge(prefix + "request_running", "Requests in flight", _L4, registry=registry)
+        self.decision = Histogram(prefix + "scheduler_e2e_duration_seconds", "Choosing and booking", buckets=_DECISION, registry=registry)
+        self._attempts = Counter(prefix + "scheduler_attempts", "Decisions", ("status", "target_model_name", "endpoint_name"), registry=registry)
+        self.refused = Counter("poolpilot_requests_refused", "Requests answered by the picker itself", ("pool", "code", "reason"), registry=registry)
+        self.outcomes = Counter("poolpilot_exchanges", "Exchanges that were placed, by how they ended", ("pool", "outcome"), registry=registry)
+        self.moved = Counter("poolpilot_bookings_moved", "Bookings moved because another endpoint served", ("pool",), registry=registry)
+        self.events = Counter("poolpilot_events", "Rare events worth an alert: telemetry errors, duplicate ends of stream, plugin failures", ("kind",), registry=registry)
+        self._models, self._tenants = LabelCap(), LabelCap()
+        self._endpoints = LabelCap()
+        self._handles: dict[tuple[str, str, str, int], RequestHandles] = {}
+        self._picked: dict[tuple[str, str], Counter] = {}
+
+    def _labels(self, model: str, target: str, tenant: str, priority: int) -> tuple[str, str, str, str]:
+        return self._models(model), self._models(target), self._tenants(tenant), str(priority)
+
+    def request(self, model: str, target: str, tenant: str, priority: int) -> RequestHandles:
+        """The children for a request's labels."""
+        key = (model, target, tenant, priority)
+        handles = self._handles.get(key)
+        if handles is None:
+            if len(self._handles) > 4 * LABEL_VALUES:
+                self._handles.clear()
+            labels = self._labels(model, target, tenant, priority)
+            families = (
+                self._total, self._duration, self._size, self._input, self._output, self._cached, self._ttft, self._running,
+            )  # fmt: skip
+            handles = self._handles[key] = RequestHandles(*(family.labels(*labels) for family in families))
+        return handles
+
+    def error(self, model: str, target: str, tenant: str, priority: int, code: str) -> None:
+        """A request ended in an error of this code."""
+        self._errors.labels(*self._labels(model, target, tenant, priority), code).inc()
+
+    def picked(self, target: str, address: str) -> None:
+        """A decision chose this endpoint."""
+        key = (target, address)
+        child = self._picked.get(key)
+        if child is None:
+            if len(self._picked) > 4 * LABEL_VALUES:
+                self._picked.clear()
+            child = self._picked[key] = self._attempts.labels("success", self._models(target), self._endpoints(address))
+        child.inc()
+
+    def not_picked(self, target: str) -> None:
+        """A decision found no endpoint."""
+        self._attempts.labels("failure", self._models(target), "").inc()
