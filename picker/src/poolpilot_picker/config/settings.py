@@ -1,0 +1,108 @@
+"""Our own settings, the section `poolpilot:` of an EndpointPickerConfig. Read by app when it composes the rooms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+
+if TYPE_CHECKING:
+    from poolpilot_picker.config.step_models import StepModel
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Milliseconds = Annotated[float, Meta(gt=0)]
+
+
+class ObservationSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How much of the responses the picker looks into."""
+
+    share: Annotated[Share, Meta(description="share of the responses whose body is observed: first token, usage")] = (
+        0.01
+    )
+
+
+class ReceiptSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Records of decisions: every candidate with every term, at GET /debug/decisions."""
+
+    share: Annotated[Share, Meta(description="share of the decisions that are recorded without being asked for")] = 0.01
+    header: Annotated[
+        bool, Meta(description="answer a client that asks for a receipt with one in the response header")
+    ] = False
+    keep: Annotated[int, Meta(ge=0, le=1_000_000, description="receipts held in memory; the oldest go first")] = 1000
+
+
+class FallbackSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Further endpoints behind the chosen one, for gateways that try them in order."""
+
+    max_num_of_endpoints: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="endpoints in the destination header, for pickers that do not say it themselves; more than 1 "
+            "only where the gateway reads a list (Envoy: override_host, not ORIGINAL_DST); unset: each picker's default"
+        ),
+    ] = None
+
+
+class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How engines are polled."""
+
+    busy_interval_ms: Annotated[Milliseconds, Meta(description="between two samples of an endpoint with work")] = 200.0
+    idle_interval_ms: Annotated[Milliseconds, Meta(description="between two samples of an idle endpoint")] = 1000.0
+    timeout_ms: Annotated[Milliseconds, Meta(description="a sample that takes longer is given up")] = 1000.0
+    stale_after_ms: Annotated[
+        Milliseconds, Meta(description="an endpoint whose newest sample is older counts as unknown, not as idle")
+    ] = 10_000.0
+
+    def __post_init__(self) -> None:
+        if self.busy_interval_ms > self.idle_interval_ms:
+            raise ValueError(
+                f"busyIntervalMs ({self.busy_interval_ms:g}) must not be above "
+                f"idleIntervalMs ({self.idle_interval_ms:g})"
+            )
+        if self.stale_after_ms <= self.idle_interval_ms:
+            raise ValueError(
+                f"staleAfterMs ({self.stale_after_ms:g}) must be above idleIntervalMs ({self.idle_interval_ms:g}), "
+                "or idle endpoints would always be unknown"
+            )
+
+
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Bounds on what one request may cost the picker."""
+
+    max_body_bytes: Annotated[
+        int,
+        Meta(ge=1024, description="largest request body that is read; should be at least the gateway's buffer limit"),
+    ] = 52_428_800
+    max_prefix_tokens: Annotated[
+        int, Meta(ge=0, description="leading prompt tokens that are hashed for prefix routing")
+    ] = 131_072
+
+
+class StepModelSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How fast engines are before anything is learned of them."""
+
+    profiles: Annotated[
+        dict[str, StepModel],
+        Meta(description="step models by name, besides the built-in ones; endpoints name one in poolpilot.dev/profile"),
+    ] = {}
+    prior: Annotated[
+        StepModel | None, Meta(description="of an endpoint without a profile; unset: generic, scaled by a GPU label")
+    ] = None
+
+
+class PoolPilotSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The section `poolpilot:`. Everything has a default."""
+
+    response_observation: ObservationSettings = ObservationSettings()
+    receipts: ReceiptSettings = ReceiptSettings()
+    fallbacks: FallbackSettings = FallbackSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    limits: LimitSettings = LimitSettings()
+    step_models: StepModelSettings = StepModelSettings()
+    strip_request_headers: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9!#$%&'*+.^_`|~-]*$")], ...],
+        Meta(
+            description="request headers (lower case) removed before the pod sees them, besides those that only a "
+            "picker may set"
+        ),
+    ] = ()

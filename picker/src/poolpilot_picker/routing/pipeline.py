@@ -1,0 +1,157 @@
+"""Filters, then weighted scores, then the picker: how a configured profile turns a view into an order of endpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
+from poolpilot_picker.routing.plugins.order import best_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from poolpilot_picker.routing.view import DecisionView, Filter, Observer, Picker, Scorer
+    from poolpilot_picker.state.endpoints import Floats, Mask
+
+LOG_EVERY_MS: Final = 60_000.0
+
+
+class Named(NamedTuple):
+    """A plugin instance under its configured name."""
+
+    name: str
+    plugin: object
+
+
+class PluginGuard:
+    """Remembers which plugins failed. A failing plugin is left out of a decision; it never costs a request.
+
+    `failures`: plugin name → failed calls, shared with whoever exports it. `log` is called with a sentence at most once
+    a minute for each plugin.
+    """
+
+    def __init__(
+        self, failures: dict[str, int] | None = None, log: Callable[[str], None] = lambda sentence: None
+    ) -> None:
+        self.failures: dict[str, int] = {} if failures is None else failures
+        self._log = log
+        self._logged_ms: dict[str, float] = {}
+
+    def failed(self, name: str, call: str, reason: object, now: float) -> None:
+        """Counts one failed call, `reason` an exception or a sentence."""
+        count = self.failures[name] = self.failures.get(name, 0) + 1
+        if now - self._logged_ms.get(name, -np.inf) < LOG_EVERY_MS:
+            return
+        self._logged_ms[name] = now
+        what = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+        self._log(f"plugin {name} was left out of a decision: {call} failed with {what} ({count} times so far)")
+
+
+class Profile:
+    """One configured pipeline for one pool: its plugins may keep state by slot.
+
+    The scores of all scorers are clamped to [0, 1], weighted and summed; the weights are not normalised.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        filters: Sequence[tuple[str, Filter]] = (),
+        scorers: Sequence[tuple[str, Scorer, float]] = (),
+        picker: tuple[str, Picker],
+        observers: Sequence[tuple[str, Observer]] = (),
+        guard: PluginGuard | None = None,
+    ) -> None:
+        self.name = name
+        self.filters = tuple(filters)
+        self.scorers = tuple(scorers)
+        self.picker_name, self.picker = picker
+        self.observers = tuple(observers)
+        self.guard = guard or PluginGuard()
+
+    def decide(self, view: DecisionView) -> list[int]:
+        """Slots in order of preference, the first to be booked; never empty, only candidates of `view.mask`.
+
+        Raises:
+            NoEndpoints: the view has no candidate to begin with.
+            TooManyRequests: a configured filter left none.
+            RequestRefused: a plugin refused the request on purpose.
+        """
+        if not view.mask.any():
+            raise NoEndpoints("failed to find endpoint candidates for serving the request")
+        for name, chosen_filter in self.filters:
+            kept = self._kept(view, name, chosen_filter)
+            if kept is None:
+                continue
+            view.keep(kept, name)
+            if not view.mask.any():
+                raise TooManyRequests("no endpoints available for the given request")
+        total = np.where(view.mask, 0.0, -np.inf)
+        for name, scorer, weight in self.scorers:
+            score = self._score(view, name, scorer)
+            if score is not None:
+                view.terms[name] = score
+                total[view.mask] += weight * np.clip(score[view.mask], 0.0, 1.0)
+        return self._pick(view, total)
+
+    def placed(self, view: DecisionView, slot: int) -> None:
+        """Tells the plugins that want to know where the request was booked."""
+        for name, observer in self.observers:
+            try:
+                observer.placed(view, slot)
+            except Exception as error:
+                self.guard.failed(name, "placed()", error, view.now)
+
+    def _kept(self, view: DecisionView, name: str, plugin: Filter) -> Mask | None:
+        try:
+            kept = np.asarray(plugin.filter(view))
+        except RequestRefused:
+            raise
+        except Exception as error:
+            self.guard.failed(name, "filter()", error, view.now)
+            return None
+        if kept.shape != view.mask.shape or kept.dtype != np.bool_:
+            wrong = f"an array of {kept.dtype} with shape {kept.shape} instead of bool with {view.mask.shape}"
+            self.guard.failed(name, "filter()", wrong, view.now)
+            return None
+        return kept
+
+    def _score(self, view: DecisionView, name: str, plugin: Scorer) -> Floats | None:
+        try:
+            score = np.asarray(plugin.score(view), dtype=np.float64)
+        except RequestRefused:
+            raise
+        except Exception as error:
+            self.guard.failed(name, "score()", error, view.now)
+            return None
+        if score.shape != view.mask.shape:
+            wrong = f"an array with shape {score.shape} instead of {view.mask.shape}"
+            self.guard.failed(name, "score()", wrong, view.now)
+            return None
+        if np.isnan(score[view.mask]).any():
+            self.guard.failed(name, "score()", "NaN for a candidate", view.now)
+            return None
+        return score
+
+    def _pick(self, view: DecisionView, total: Floats) -> list[int]:
+        candidates = set(view.mask.nonzero()[0].tolist())
+        try:
+            # A copy: what a picker does to the scores must not reach the fallback below.
+            slots = list(dict.fromkeys(int(slot) for slot in self.picker.pick(view, total.copy())))
+        except RequestRefused:
+            raise
+        except Exception as error:
+            self.guard.failed(self.picker_name, "pick()", error, view.now)
+        else:
+            if slots and candidates.issuperset(slots):
+                return slots
+            wrong = (
+                f"slots {slots[:8]}, of which {sorted(set(slots) - candidates)[:8]} are no candidates"
+                if slots
+                else "none"
+            )
+            self.guard.failed(self.picker_name, "pick()", wrong, view.now)
+        return best_first(total, view.mask, 1, view.rng)
