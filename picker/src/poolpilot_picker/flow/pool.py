@@ -46,6 +46,10 @@ class Policy(Protocol):
         """Slots in order of preference; raises RequestRefused when no candidate is left."""
         ...
 
+    def placed(self, view: DecisionView, slot: int) -> None:
+        """What was booked, told to the plugins that keep state, in the same synchronous step."""
+        ...
+
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a pool follows its requests."""
@@ -116,7 +120,9 @@ class Pool:
         mask = self._candidates(request)
         matched = self.prefixes.match(request.prefix, len(table))
         cached = np.minimum(matched, max(0.0, request.prompt_tokens - 1.0))
-        adapter = request.target_model if self.adapters.is_adapter(request.target_model) else ""
+        adapter = request.adapter
+        if not adapter and self.adapters.is_adapter(request.target_model):
+            adapter = request.target_model
         view = DecisionView(
             request=request,
             table=table,
@@ -146,6 +152,7 @@ class Pool:
         decision = Decision(endpoints=[table.at(slot) for slot in slots], forecast=forecast, view=view)
         receipt = self._receipt(request, decision)
         booking = self._book(request, decision, now)
+        self.policy.placed(view, chosen)
         return Placement(
             request=request,
             booking=booking,
