@@ -70,6 +70,7 @@ COLUMNS: Final[dict[str, tuple[float, str]]] = {
     "requests": (0.0, "requests booked and not released"),
     "prompt_tokens": (0.0, "sum of prompt tokens of the bookings"),
     "expected_tokens": (0.0, "sum of expected output tokens of the bookings"),
+    "uncached_tokens": (0.0, "sum of uncached prompt tokens of the bookings whose first token was not seen"),
     "started_sum_ms": (0.0, "sum over the bookings of their predicted first-token times"),
     "free_at_ms": (0.0, "when the prefill work booked here is predicted to be done"),
     "placed_total": (0.0, "sequences ever booked"),
@@ -114,6 +115,7 @@ class EndpointTable:
     requests: Floats
     prompt_tokens: Floats
     expected_tokens: Floats
+    uncached_tokens: Floats
     started_sum_ms: Floats
     free_at_ms: Floats
     placed_total: Floats

@@ -98,6 +98,7 @@ class Ledger:
         table.placed_total[slot] += sequences
         table.placed_uncached_total[slot] += booking.uncached_tokens
         if booking.phase is Phase.PREFILL:
+            table.uncached_tokens[slot] += booking.uncached_tokens
             start = max(now, float(table.free_at_ms[slot]))
             booking.first_ms = start + booking.prefill_ms
             table.free_at_ms[slot] = booking.first_ms
@@ -120,11 +121,13 @@ class Ledger:
         if table.requests[slot] > 0:
             table.prompt_tokens[slot] -= booking.prompt_tokens * sequences
             table.expected_tokens[slot] -= booking.expected_output * sequences
+            if booking.phase is Phase.PREFILL:
+                table.uncached_tokens[slot] -= booking.uncached_tokens
             table.started_sum_ms[slot] -= booking.first_ms * sequences
         else:
             # An idle endpoint starts from exact zeros: float sums do not drift over days.
             table.prompt_tokens[slot] = table.expected_tokens[slot] = table.started_sum_ms[slot] = 0.0
-            table.inflight[slot] = 0.0
+            table.inflight[slot] = table.uncached_tokens[slot] = 0.0
             table.free_at_ms[slot] = min(float(table.free_at_ms[slot]), now)
 
     def shift(self, endpoint: Endpoint, delta_ms: float, *, after: float, now: float) -> None:
@@ -148,6 +151,7 @@ class Ledger:
         if error > 0 or self._table.free_at_ms[slot] > now:
             # Half: one observation also carries what only this request met (co-scheduled chunks, a stalled step).
             self.shift(endpoint, 0.5 * error, after=booking.first_ms, now=now)
+        self._table.uncached_tokens[slot] -= booking.uncached_tokens
         self._table.started_sum_ms[slot] += (now - booking.first_ms) * booking.sequences
         booking.first_ms = now
         booking.phase = Phase.DECODE
