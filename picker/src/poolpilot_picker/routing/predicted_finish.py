@@ -34,7 +34,7 @@ class PredictedFinishPicker:
         total = model.total
         candidates = view.mask.nonzero()[0]
         costs = total[candidates]
-        if scores.any():
+        if scores[candidates].any():
             costs = costs - scores[candidates] * float(costs.min())
         view.terms["cost"] = total
         wanted = min(self.parameters.max_num_of_endpoints, len(candidates))
