@@ -1,4 +1,4 @@
-"""Names of headers and metadata keys on a request's way in and out (Endpoint Picker Protocol 1.0 and llm-d-router 0.10)."""
+"""Names of headers and metadata keys, in and out (Endpoint Picker Protocol 1.0, llm-d-router 0.10)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewr
 SLO_TTFT_MS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 SLO_TPOT_MS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 ROUTING_KEY: Final = ("x-poolpilot-routing-key", "x-session-id")
+MODEL_NAME: Final = "x-gateway-model-name"
+"""Set by a body-based router in front: the model where the body cannot tell (cut off, encoded, multipart)."""
+VIDEO_FPS: Final = "x-llm-d-video-fps"
+VIDEO_SECONDS: Final = "x-llm-d-video-duration-seconds"
+VIDEO_RESOLUTION: Final = "x-llm-d-video-resolution"
 TEST_SELECTION: Final = "test-epp-endpoint-selection"
 
 BACKEND_ROUTING: Final = (

@@ -14,19 +14,26 @@ class RequestKind(StrEnum):
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
+    MESSAGES = "messages"
+    """Anthropic's `/v1/messages`."""
     OTHER = "other"
     """Upgrades, gRPC, multipart, unknown paths, encoded bodies: routed by load, never refused for their form."""
 
 
-class PrefixChain(msgspec.Struct, frozen=True):
+class PrefixChain(msgspec.Struct, frozen=True, eq=False):
     """Chained hashes of a prompt's leading blocks: equal hash = equal block with equal prefix.
 
-    `hashes[i]` covers tokens `[i·block_tokens, (i+1)·block_tokens)` (estimated tokens); only full blocks are hashed.
-    The chain is seeded by target model, adapter and cache salt, so chains of different seeds never meet.
+    The first k blocks cover `ends[k-1]` estimated tokens, at most prompt tokens − 1: an engine always computes the last
+    token. Blocks grow with their distance from the start (`requests.chain`); only full blocks are hashed. The chain is
+    seeded by target model, adapter and cache salt, so chains of different seeds never meet.
     """
 
-    hashes: tuple[int, ...] | list[int] = ()
-    block_tokens: float = 16.0
+    hashes: list[int] | tuple[int, ...] = ()
+    ends: list[float] | tuple[float, ...] = ()
+
+    def covered(self, blocks: int) -> float:
+        """Estimated tokens in the first `blocks` blocks."""
+        return self.ends[blocks - 1] if blocks else 0.0
 
 
 NO_PREFIX = PrefixChain()
@@ -42,8 +49,14 @@ class InferenceRequest(msgspec.Struct, kw_only=True):
     """As the client asked; empty when it cannot be known."""
     target_model: str = ""
     """What the engine is asked for: `model` unless a rewrite changed it."""
+    adapter: str = ""
+    """LoRA adapter where the body names it apart from the model (SGLang's `lora_path`); else the model may be one."""
     stream: bool = False
     prompt_tokens: int = 0
+    text_tokens: float = 0.0
+    """Text in `prompt_tokens` before the model's correction: what that correction is learned against."""
+    media_tokens: float = 0.0
+    """Images, audio and video in `prompt_tokens`; never corrected."""
     max_tokens: int | None = None
     """Limit per sequence, None when the client set none."""
     sequences: int = 1
@@ -58,6 +71,10 @@ class InferenceRequest(msgspec.Struct, kw_only=True):
     slo_tpot_ms: float | None = None
     subset: tuple[str, ...] | None = None
     """Addresses the data plane allows; None = no hint, empty = nothing allowed."""
+    only_if_cached: bool = False
+    """`prefer: if-available`: 412 when the chosen endpoint holds nothing of the prefix."""
+    test_selection: tuple[str, ...] = ()
+    """Addresses of the test header `test-epp-endpoint-selection`; only the header-based testing filter reads them."""
     body_bytes: int = 0
     complete: bool = True
     """False when only a prefix of the body was seen (BUFFERED_PARTIAL above the buffer limit)."""

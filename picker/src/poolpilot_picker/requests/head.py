@@ -1,0 +1,243 @@
+"""Received headers → RequestHead, and what is to become of the body. First step of a request after the exchange."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from poolpilot_picker.requests import headers as names
+from poolpilot_picker.requests.request import RequestKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+DEFAULT_PATH: Final = "/v1/completions"
+"""Taken where no header tells the path (Endpoint Picker Protocol, path resolution)."""
+
+KINDS: Final[Mapping[str, RequestKind]] = {
+    "completions": RequestKind.COMPLETIONS,
+    "embeddings": RequestKind.EMBEDDINGS,
+    "responses": RequestKind.RESPONSES,
+    "messages": RequestKind.MESSAGES,
+}
+"""Last segment of a path → API (`chat/completions` is told apart by the segment before). Whole segments only:
+`/foo/xcompletions` is not completions."""
+
+
+class BodyUse(StrEnum):
+    """What the picker does with a request's body."""
+
+    NONE = "none"
+    """There is none: pick in the answer to the headers."""
+    UNSEEN = "unseen"
+    """Upgrade, CONNECT, gRPC: pick in the answer to the headers and ask for no body, else the exchange hangs."""
+    INFERENCE = "inference"
+    """A JSON inference call: `parse` needs it whole, or its beginning, and may refuse it."""
+    OPAQUE = "opaque"
+    """Anything else: `parse` takes the model from it where it can and never refuses it; routed by load."""
+
+
+class VideoHint(msgspec.Struct, frozen=True):
+    """What the client says of a video that only its address is sent of."""
+
+    fps: float = 1.0
+    seconds: float = 10.0
+    width: int = 640
+    height: int = 360
+
+
+NO_HINT: Final = VideoHint()
+
+
+class RequestHead(msgspec.Struct, kw_only=True):
+    """What the headers say. New header names win over their aliases; of a repeated header the last one counts."""
+
+    request_id: str
+    request_id_made: bool = False
+    """True when the client sent none: the picker adds it to the forwarded headers."""
+    path: str = DEFAULT_PATH
+    """Without query and fragment."""
+    method: str = "POST"
+    kind: RequestKind = RequestKind.COMPLETIONS
+    """By the path alone; `body_use` says whether the body is of that kind."""
+    content_type: str = ""
+    """Media type, lower case, without parameters."""
+    content_encoding: str = ""
+    content_length: int | None = None
+    upgrade: bool = False
+    """An HTTP upgrade or CONNECT."""
+    grpc: bool = False
+    tenant: str = ""
+    objective: str = ""
+    routing_key: str = ""
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
+    model_rewrite: str = ""
+    """Model to ask the engine for instead of the body's."""
+    model_hint: str = ""
+    """The model according to a body-based router in front; used only where the body does not tell."""
+    only_if_cached: bool = False
+    test_selection: tuple[str, ...] = ()
+    receipt_wanted: bool = False
+    video: VideoHint = NO_HINT
+    ignored: tuple[str, ...] = ()
+    """Names of headers whose value made no sense and was ignored: to be counted."""
+
+    @property
+    def is_json(self) -> bool:
+        """Plain JSON by its headers. No content type at all counts as JSON."""
+        kind = self.content_type
+        return not self.content_encoding and (
+            kind in ("application/json", "", "text/json")
+            or (kind.startswith("application/") and kind.endswith("+json"))
+        )
+
+
+def new_request_id() -> str:
+    """UUIDv4, as the protocol asks."""
+    return str(uuid.uuid4())
+
+
+def read_head(
+    received: Iterable[tuple[str, str | bytes]], *, new_id: Callable[[], str] = new_request_id
+) -> RequestHead:
+    """RequestHead from (lower-case name, value) pairs. Never raises for what a client sent.
+
+    `new_id` makes the request id where the client sent none.
+    """
+    fields = dict(received)
+    text = fields.get
+
+    def get(name: str) -> str:
+        value = text(name, "")
+        return value if type(value) is str else value.decode("utf-8", "replace")  # type: ignore[union-attr]
+
+    def first(candidates: tuple[str, ...]) -> str:
+        for name in candidates:
+            if name in fields and (value := get(name)):
+                return value
+        return ""
+
+    path = get(":path") or get("x-original-path") or get("x-forwarded-path") or DEFAULT_PATH
+    path = path.partition("?")[0].partition("#")[0]
+    method = get(":method") or "POST"
+    content_type = get("content-type").partition(";")[0].strip().lower()
+    request_id = get(names.REQUEST_ID)
+    head = RequestHead(
+        request_id=request_id or new_id(),
+        request_id_made=not request_id,
+        path=path,
+        method=method,
+        kind=kind_of(path),
+        content_type=content_type,
+        content_encoding=_encoding(get("content-encoding")),
+        upgrade=method == "CONNECT" or _is_upgrade(get("connection"), get("upgrade")),
+        grpc=content_type.startswith("application/grpc"),
+        tenant=first(names.TENANT),
+        objective=first(names.OBJECTIVE),
+        routing_key=first(names.ROUTING_KEY),
+        model_rewrite=first(names.MODEL_REWRITE),
+        model_hint=get(names.MODEL_NAME),
+    )
+    ignored: list[str] = []
+    if "content-length" in fields:
+        head.content_length = _whole(get("content-length"), "content-length", ignored)
+    head.slo_ttft_ms = _slo(names.SLO_TTFT_MS, fields, get, ignored)
+    head.slo_tpot_ms = _slo(names.SLO_TPOT_MS, fields, get, ignored)
+    if "prefer" in fields:
+        head.only_if_cached = "if-available" in (part.strip().lower() for part in get("prefer").split(","))
+    if names.TEST_SELECTION in fields:
+        head.test_selection = tuple(part for raw in get(names.TEST_SELECTION).split(",") if (part := raw.strip()))
+    if names.RECEIPT in fields:
+        head.receipt_wanted = get(names.RECEIPT).strip().lower() not in ("", "0", "false", "no")
+    if names.VIDEO_FPS in fields or names.VIDEO_SECONDS in fields or names.VIDEO_RESOLUTION in fields:
+        head.video = _video(fields, get, ignored)
+    head.ignored = tuple(ignored)
+    return head
+
+
+def kind_of(path: str) -> RequestKind:
+    """The API that a path's last segments name; OTHER for every other path."""
+    trimmed = path.strip("/")
+    before, _, last = trimmed.rpartition("/")
+    if last == "completions" and (before == "chat" or before.endswith("/chat")):
+        return RequestKind.CHAT
+    return KINDS.get(last, RequestKind.OTHER)
+
+
+def body_use(head: RequestHead, *, end_of_stream: bool) -> BodyUse:
+    """What to do with the body of a request with this head; `end_of_stream` as of the headers message.
+
+    All gRPC is UNSEEN: headers do not tell a unary call from a bidirectional one, which would hang.
+    """
+    if head.upgrade or head.grpc:
+        return BodyUse.UNSEEN
+    if end_of_stream:
+        return BodyUse.NONE
+    if head.kind is not RequestKind.OTHER and head.method == "POST" and head.is_json:
+        return BodyUse.INFERENCE
+    return BodyUse.OPAQUE
+
+
+def _is_upgrade(connection: str, upgrade: str) -> bool:
+    # `upgrade: h2c` comes with ordinary POSTs of some HTTP libraries; Envoy treats those as plain requests.
+    return bool(upgrade) and upgrade.strip().lower() != "h2c" and "upgrade" in connection.lower()
+
+
+def _encoding(value: str) -> str:
+    encoding = value.strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
+def _whole(value: str, name: str, ignored: list[str]) -> int | None:
+    if value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    ignored.append(name)
+    return None
+
+
+def _positive(value: str, name: str, ignored: list[str]) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if 0.0 < number < math.inf:
+        return number
+    ignored.append(name)
+    return None
+
+
+def _slo(
+    candidates: tuple[str, ...], fields: Mapping[str, str | bytes], get: Callable[[str], str], ignored: list[str]
+) -> float | None:
+    for name in candidates:
+        if name in fields:
+            return _positive(get(name), name, ignored)
+    return None
+
+
+def _video(fields: Mapping[str, str | bytes], get: Callable[[str], str], ignored: list[str]) -> VideoHint:
+    fps = _positive(get(names.VIDEO_FPS), names.VIDEO_FPS, ignored) if names.VIDEO_FPS in fields else None
+    seconds = (
+        _positive(get(names.VIDEO_SECONDS), names.VIDEO_SECONDS, ignored) if names.VIDEO_SECONDS in fields else None
+    )
+    width = height = None
+    if names.VIDEO_RESOLUTION in fields:
+        left, _, right = get(names.VIDEO_RESOLUTION).lower().partition("x")
+        size = [
+            int(part) for part in (left.strip(), right.strip()) if part.isascii() and part.isdigit() and len(part) < 6
+        ]
+        if len(size) == 2 and all(0 < side <= 16384 for side in size):
+            width, height = size
+        else:
+            ignored.append(names.VIDEO_RESOLUTION)
+    return VideoHint(
+        fps=fps or NO_HINT.fps,
+        seconds=seconds or NO_HINT.seconds,
+        width=width or NO_HINT.width,
+        height=height or NO_HINT.height,
+    )

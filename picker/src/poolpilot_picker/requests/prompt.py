@@ -1,0 +1,155 @@
+"""Decoded bodies → the prompt as bytes, in the order in which a chat template shows it. Used by `parse`.
+
+Tools first, then system text, then message after message: so the bytes of a longer conversation start with those of a
+shorter one. The same text gives the same bytes whether it came as a string or as parts. Two control bytes stand for
+what the template writes around a message; `requests.tokens` weighs them accordingly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+from xxhash import xxh64_digest
+
+from poolpilot_picker.requests import media
+from poolpilot_picker.requests.head import NO_HINT, VideoHint
+from poolpilot_picker.requests.shapes import ABSENT, CONTENT, Content, Message, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MESSAGE: Final = b"\x1e"
+"""Begins a message; about three template tokens."""
+BODY: Final = b"\x1f"
+"""Ends the role, or a part that is no text; about one token."""
+
+_HEADS: Final[Mapping[str | None, bytes]] = {
+    role: MESSAGE + (role or "").encode() + BODY for role in (None, "system", "developer", "user", "assistant", "tool")
+}
+
+
+class Prompt:
+    """Collects the prompt's bytes in template order, and the tokens of what is not text."""
+
+    __slots__ = ("_length", "_pieces", "ids", "marks", "media_tokens", "video")
+
+    def __init__(self, video: VideoHint = NO_HINT) -> None:
+        self._pieces: list[bytes] = []
+        self._length = 0
+        self.marks: list[tuple[int, float]] = []
+        """(byte position, tokens) of images, audio, video."""
+        self.media_tokens = 0.0
+        self.ids: int | None = None
+        """Number of token ids where the prompt was given as such: then nothing needs estimating."""
+        self.video = video
+
+    def joined(self) -> bytes:
+        """All of it, joined once."""
+        return b"".join(self._pieces)
+
+    def text(self, text: str) -> None:
+        """Plain text."""
+        self.raw(text.encode())
+
+    def raw(self, piece: bytes) -> None:
+        """Bytes that the template shows about as they are: text, JSON of tools and calls."""
+        self._pieces.append(piece)
+        self._length += len(piece)
+
+    def json(self, *values: Raw) -> None:
+        """JSON values as the client wrote them; absent ones and null are left out."""
+        for value in values:
+            if value is not ABSENT and (piece := bytes(value)) != b"null":
+                self.raw(BODY + piece)
+
+    def attach(self, data: bytes, tokens: float) -> None:
+        """Something that is no text: its digest takes part in the chain, its tokens are counted apart."""
+        self.raw(BODY + xxh64_digest(data))
+        self.marks.append((self._length, tokens))
+        self.media_tokens += tokens
+
+    def tools(self, *schemas: Raw) -> None:
+        """Tool schemas, which templates put before everything else."""
+        for schema in schemas:
+            if schema is not ABSENT and (piece := bytes(schema)) not in (b"null", b"[]"):
+                self.raw(MESSAGE)
+                self.raw(piece)
+
+    def head(self, role: str | None) -> None:
+        """Begins a message."""
+        self.raw(_HEADS.get(role) or MESSAGE + (role or "").encode() + BODY)
+
+    def content(self, content: Content) -> None:
+        """A message's content: a string or parts; texts are joined by a line feed, as engines do."""
+        if type(content) is str:
+            self.raw(content.encode())
+        elif content:
+            self._parts(content)
+
+    def message(self, message: Message) -> None:
+        """A chat message or an item of the Responses API."""
+        self.head(message.role)
+        if message.reasoning_content:
+            self.text(message.reasoning_content)
+        self.content(message.content)
+        if message.refusal:
+            self.text(message.refusal)
+        if message.tool_calls is not ABSENT or message.function_call is not ABSENT:
+            self.json(message.tool_calls, message.function_call)
+        if message.type is not None and message.type != "message":
+            self.json(message.name, message.arguments, message.summary)
+            if message.output is not ABSENT:
+                self._nested(message.output)
+
+    def messages(self, messages: Sequence[Message]) -> None:
+        """All messages in order."""
+        for message in messages:
+            self.message(message)
+
+    def _parts(self, parts: Sequence[str | Part]) -> None:
+        between = b""
+        for part in parts:
+            if type(part) is str:
+                self.raw(between + part.encode())
+                between = b"\n"
+                continue
+            assert isinstance(part, Part)
+            said = part.text or part.refusal or part.thinking
+            if said:
+                self.raw(between + said.encode())
+                between = b"\n"
+            else:
+                self._other(part)
+
+    def _other(self, part: Part) -> None:
+        for raw in (part.image_url, part.source):
+            if raw is not ABSENT:
+                data = bytes(raw)
+                self.attach(data, media.image_tokens(data))
+        for raw in (part.input_audio, part.audio_url):
+            if raw is not ABSENT:
+                data = bytes(raw)
+                self.attach(data, media.audio_tokens(data))
+        if part.video_url is not ABSENT:
+            hint = self.video
+            tokens = media.video_tokens(fps=hint.fps, seconds=hint.seconds, width=hint.width, height=hint.height)
+            self.attach(bytes(part.video_url), tokens)
+        for raw in (part.file, part.file_data):
+            if raw is not ABSENT:
+                data = bytes(raw)
+                self.attach(data, media.file_tokens(data))
+        self.json(part.name, part.input)
+        if part.content is not ABSENT:
+            self._nested(part.content)
+
+    def _nested(self, raw: Raw) -> None:
+        # A tool's result: text or parts where it has that form, any JSON otherwise.
+        self.raw(BODY)
+        try:
+            content = CONTENT.decode(raw)
+        except (msgspec.DecodeError, RecursionError):
+            self.raw(bytes(raw))
+        else:
+            self.content(content)
