@@ -12,12 +12,12 @@ In the order of a request's way::
 * OPAQUE: pick when the body, or its beginning, is there; `parse` reads the model where it can and refuses nothing.
 
 `parse(..., target_of=, token_scale=)`: the rewrite of a model (the header wins over it), and the learned factor on the
-text tokens of a target model. `request.text_tokens` is what that factor is learned against: usage's prompt tokens should
-be `text_tokens × scale + media_tokens`.
+text tokens of a target model. The factor is learned from `usage`: its prompt tokens are
+`request.text_tokens × factor + request.fixed_tokens`.
 
 `request.prefix` is a `PrefixChain`: `hashes`, and `covered(k)` = estimated tokens of the first k blocks.
 
-`rewrite_model(body, new_model)` splices a whole body. `error_body(refused)` is the OpenAI error object of our own answers.
+`rewrite_model(body, new_model)` splices a whole body. `error_body(refused)` is the OpenAI error object to answer with.
 `UsageReader(streamed=...)` with `feed(chunk)`, `finish()`, `usage`, `events`, `first_token_seen` reads a response.
 """
 

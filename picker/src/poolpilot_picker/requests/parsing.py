@@ -141,10 +141,9 @@ def _read_beginning(
 
 def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: float) -> None:
     text = prompt.joined()
-    units = text_units(text) if prompt.ids is None else float(prompt.ids)
-    tokens = (units if prompt.ids is not None else units * scale) + prompt.media_tokens
-    request.text_tokens = units
-    request.media_tokens = prompt.media_tokens
+    request.text_tokens = 0.0 if prompt.ids else text_units(text)
+    request.fixed_tokens = prompt.media_tokens + prompt.ids
+    tokens = request.text_tokens * scale + request.fixed_tokens
     request.prompt_tokens = max(estimate(tokens), 1)
     path = fields.lora_path
     if path is not ABSENT and path is not None:

@@ -41,8 +41,8 @@ class Prompt:
         self.marks: list[tuple[int, float]] = []
         """(byte position, tokens) of images, audio, video."""
         self.media_tokens = 0.0
-        self.ids: int | None = None
-        """Number of token ids where the prompt was given as such: then nothing needs estimating."""
+        self.ids = 0
+        """Number of token ids, where the prompt was given as such."""
         self.video = video
 
     def joined(self) -> bytes:

@@ -55,8 +55,8 @@ class InferenceRequest(msgspec.Struct, kw_only=True):
     prompt_tokens: int = 0
     text_tokens: float = 0.0
     """Text in `prompt_tokens` before the model's correction: what that correction is learned against."""
-    media_tokens: float = 0.0
-    """Images, audio and video in `prompt_tokens`; never corrected."""
+    fixed_tokens: float = 0.0
+    """The rest of `prompt_tokens`, which is never corrected: images, audio and video by their size, token ids."""
     max_tokens: int | None = None
     """Limit per sequence, None when the client set none."""
     sequences: int = 1
