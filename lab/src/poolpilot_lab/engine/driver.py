@@ -1,0 +1,102 @@
+"""Runs the engine model in real time: one timer per engine, deadlines that do not drift.
+
+A step begins when the one before it was planned to end, not when the timer fired, so that late timers shorten the next
+wait instead of adding up.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from poolpilot_lab.engine.model import Engine, Outcome, Sequence
+
+_FORGIVE_MS = 250.0
+"""Lateness beyond this is written off: the process was stopped, and a burst of overdue steps helps nobody."""
+
+
+def _wall_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+class Driver:
+    """Drives one engine on an event loop. Engine milliseconds are milliseconds of `time.monotonic()`."""
+
+    __slots__ = ("_deliver", "_engine", "_loop", "_timer", "forgiven", "paused")
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, deliver: Callable[[Outcome], None]) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._deliver = deliver
+        self._timer: asyncio.Handle | None = None
+        self.paused = False
+        """no step begins or ends while set: a hung engine"""
+        self.forgiven = 0
+        """how often lateness was written off"""
+
+    def submit(self, sequence: Sequence) -> None:
+        """Hands a new sequence to the engine; raises what `Engine.add` raises."""
+        self._engine.add(sequence, _wall_ms())
+        if self._timer is None:
+            self._begin(_wall_ms())
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drops a sequence, in whatever state."""
+        self._engine.abort(sequence, self._engine_now())
+
+    def pause(self) -> None:
+        """Stops time for the engine."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Lets a paused engine go on from now."""
+        if not self.paused:
+            return
+        self.paused = False
+        if self._timer is None:
+            end = self._engine.busy_until
+            self._timer = self._loop.call_soon(self._fire) if end is not None else None
+            if end is None:
+                self._begin(_wall_ms())
+
+    def stop(self) -> None:
+        """No more steps."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.paused = True
+
+    def _engine_now(self) -> float:
+        # The step in progress ends when its timer fires, not a moment before: what it brings is delivered there.
+        end = self._engine.busy_until
+        now = _wall_ms()
+        return now if end is None or now < end - 0.001 else end - 0.001
+
+    def _begin(self, now: float) -> None:
+        self._timer = None
+        if self.paused:
+            return
+        end = self._engine.plan(now)
+        if end is None:
+            return
+        delay = end - _wall_ms()
+        self._timer = (
+            self._loop.call_later(delay / 1000.0, self._fire) if delay > 0 else self._loop.call_soon(self._fire)
+        )
+
+    def _fire(self) -> None:
+        self._timer = None
+        end = self._engine.busy_until
+        if self.paused or end is None:
+            return
+        outcome = self._engine.settle(end)
+        now = _wall_ms()
+        if now - end > _FORGIVE_MS:
+            self.forgiven += 1
+            end = now
+        self._begin(end)
+        self._deliver(outcome)

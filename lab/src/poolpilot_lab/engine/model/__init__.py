@@ -1,0 +1,25 @@
+"""The engine itself: pure, driven by a clock it is given. The fleet simulation and the HTTP server run this code."""
+
+from poolpilot_lab.engine.model.accelerator import Accelerator, Variation
+from poolpilot_lab.engine.model.kv_cache import BlockCache
+from poolpilot_lab.engine.model.lora import AdapterSlots
+from poolpilot_lab.engine.model.profiles import PROFILES, Profile
+from poolpilot_lab.engine.model.scheduler import Engine, EngineSettings, Outcome
+from poolpilot_lab.engine.model.sequence import Sequence, State
+from poolpilot_lab.engine.model.telemetry import Histogram, Telemetry
+
+__all__ = [
+    "PROFILES",
+    "Accelerator",
+    "AdapterSlots",
+    "BlockCache",
+    "Engine",
+    "EngineSettings",
+    "Histogram",
+    "Outcome",
+    "Profile",
+    "Sequence",
+    "State",
+    "Telemetry",
+    "Variation",
+]
