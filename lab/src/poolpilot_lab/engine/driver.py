@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from poolpilot_lab.engine.model import Engine, Outcome, Sequence
 
+LATE_MS = 5.0
 _FORGIVE_MS = 250.0
 """Lateness beyond this is written off: the process was stopped, and a burst of overdue steps helps nobody."""
 
@@ -26,17 +27,24 @@ def _wall_ms() -> float:
 class Driver:
     """Drives one engine on an event loop. Engine milliseconds are milliseconds of `time.monotonic()`."""
 
-    __slots__ = ("_deliver", "_engine", "_loop", "_timer", "forgiven", "paused")
+    __slots__ = ("_engine", "_loop", "_timer", "deliver", "forgiven", "paused")
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, deliver: Callable[[Outcome], None]) -> None:
         self._engine = engine
         self._loop = loop
-        self._deliver = deliver
+        self.deliver = deliver
+        """called after each step with what it brought"""
         self._timer: asyncio.Handle | None = None
         self.paused = False
         """no step begins or ends while set: a hung engine"""
         self.forgiven = 0
         """how often lateness was written off"""
+        self.steps = 0
+        self.late = 0
+        """steps that were delivered more than LATE_MS after their planned end: the machine was too busy"""
+        self.late_ms = 0.0
+        """lateness of all steps together"""
+        self.worst_ms = 0.0
 
     def submit(self, sequence: Sequence) -> None:
         """Hands a new sequence to the engine; raises what `Engine.add` raises."""
@@ -95,8 +103,15 @@ class Driver:
             return
         outcome = self._engine.settle(end)
         now = _wall_ms()
+        self._note(now - end)
         if now - end > _FORGIVE_MS:
             self.forgiven += 1
             end = now
         self._begin(end)
-        self._deliver(outcome)
+        self.deliver(outcome)
+
+    def _note(self, late_ms: float) -> None:
+        self.steps += 1
+        self.late += late_ms > LATE_MS
+        self.late_ms += late_ms
+        self.worst_ms = max(self.worst_ms, late_ms)

@@ -123,6 +123,7 @@ class Frontend:
             "/load": {"GET": lambda exchange: _json(exchange, {"server_load": len(self.answers)})},
             "/metrics": {"GET": lambda exchange: self._metrics(exchange, filtered=False)},
             "/metrics/": {"GET": lambda exchange: self._metrics(exchange, filtered=True)},
+            "/stats": {"GET": self._stats},
             "/fault": {"GET": self._show_faults, "POST": self._change_faults},
         }
         if self._config.runtime_lora:
@@ -166,6 +167,18 @@ class Frontend:
             return
         names = exchange.query_values("name[]") if filtered else []
         exchange.respond(200, self.metrics.render(frozenset(names) if names else None), CONTENT_TYPE)
+
+    def _stats(self, exchange: Exchange) -> None:
+        """What the model knows and a real engine does not tell: adapter loads, and how punctual the clock was."""
+        slots, driver = self.engine.slots, self.driver
+        clock = {
+            "steps": driver.steps,
+            "late": driver.late,
+            "late_ms": driver.late_ms,
+            "worst_ms": driver.worst_ms,
+            "forgiven": driver.forgiven,
+        }
+        _json(exchange, {"adapter_loads": slots.loads, "adapter_evictions": slots.evictions, "clock": clock})
 
     def _tokenize(self, exchange: Exchange) -> None:
         body = api.read(exchange.body, api.TokenizeBody)
