@@ -1,0 +1,286 @@
+"""Telemetry, step 3 of 3 (fetch → find lines → sample): how the names of one engine become an EngineSample.
+
+An engine is data: for each field of the sample a Reading, that is the families it needs and how their series combine.
+A new engine is one new file with one `Engine` and one line in this package's `__init__`.
+
+How series combine: an engine with data parallelism has one series per rank (`engine`, `dp_rank`), and these are added
+up. Processes of one rank report the same thing again (`pid`, `tp_rank`, `pp_rank`, `moe_ep_rank`): of these the
+largest is taken. NaN, infinite and negative values say nothing: a field without a usable value is None, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from poolpilot_picker.sources.exposition import Page, Series, Wanted
+from poolpilot_picker.sources.metric_spec import MetricSpec
+from poolpilot_picker.state.samples import EngineSample, HistogramTotals
+
+Found = Mapping[str, list[Series]]
+
+_SAME_RANK: Final = (b"pid=", b"tp_rank=", b"pp_rank=", b"moe_ep_rank=", b"priority=")
+_SAME_RANK_LABELS: Final = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
+
+FACTS: Final = ("block_tokens", "kv_capacity_tokens", "prefix_caching", "max_adapters", "max_sequences")
+"""Fields that do not change while an engine runs."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The families one field needs and how they combine; the result is None where nothing usable was found."""
+
+    families: tuple[str, ...]
+    compute: Callable[[Found], Any]
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's names. Fields named in `rarely` (facts, histograms) need not be asked for on every poll."""
+
+    name: str
+    readings: Mapping[str, Reading]
+    """EngineSample field → reading."""
+    path: str = "/metrics"
+    models_path: str | None = "/v1/models"
+    selects_by_name: bool = False
+    """`PATH/?name[]=FAMILY&…` answers with the named families only."""
+    rarely: frozenset[str] = frozenset()
+
+    def fields(self, everything: bool) -> list[str]:
+        """The fields of one poll."""
+        return [field for field in self.readings if everything or field not in self.rarely]
+
+    def families(self, everything: bool) -> list[str]:
+        """The families of one poll, each once."""
+        wanted = (family for field in self.fields(everything) for family in self.readings[field].families)
+        return list(dict.fromkeys(wanted))
+
+
+class PageReader:
+    """Reads the pages of one endpoint: one engine's names, and the places where that endpoint's pages have them."""
+
+    __slots__ = ("_all", "_often", "engine")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._often = (engine.fields(False), Wanted(engine.families(False)))
+        self._all = (engine.fields(True), Wanted(engine.families(True)))
+
+    def read(self, body: bytes, taken_ms: float, *, everything: bool = True) -> tuple[EngineSample, Page]:
+        """One page → (sample, what was found). `taken_ms`: when the poll began."""
+        fields, wanted = self._all if everything else self._often
+        page = wanted.find(body)
+        readings = self.engine.readings
+        values = {field: readings[field].compute(page.series) for field in fields}
+        return EngineSample(taken_ms=taken_ms, **values), page
+
+
+def total(*names: str | MetricSpec) -> Reading:
+    """Sum over the ranks; of several names the first that has a usable value."""
+    return _first_of(names, _sum)
+
+
+def highest(*names: str | MetricSpec) -> Reading:
+    """Maximum over the ranks of a share 0..1 (larger is cut to 1)."""
+    return _first_of(names, _share)
+
+
+def latest(*names: str | MetricSpec) -> Reading:
+    """The one value, or the largest: for times and settings, which do not add up."""
+    return _first_of(names, _largest)
+
+
+def whole(*names: str | MetricSpec) -> Reading:
+    """`latest` as a positive integer."""
+    reading = latest(*names)
+    return Reading(reading.families, lambda found: _positive_int(reading.compute(found)))
+
+
+def whole_total(*names: str | MetricSpec) -> Reading:
+    """`total` as a positive integer."""
+    reading = total(*names)
+    return Reading(reading.families, lambda found: _positive_int(reading.compute(found)))
+
+
+def histogram(*names: str) -> Reading:
+    """Sum and count of a histogram in seconds, over the ranks; of several names the first that is there."""
+    families = tuple(name + suffix for name in names for suffix in ("_sum", "_count"))
+
+    def compute(found: Found) -> HistogramTotals | None:
+        for name in names:
+            total_s, count = _sum(found.get(name + "_sum", ())), _sum(found.get(name + "_count", ()))
+            if total_s is not None and count is not None:
+                return HistogramTotals(total_s, count)
+        return None
+
+    return Reading(families, compute)
+
+
+def ratio(part: str, whole_name: str) -> Reading:
+    """`part / whole`, a share 0..1."""
+
+    def compute(found: Found) -> float | None:
+        numerator, denominator = _sum(found.get(part, ())), _sum(found.get(whole_name, ()))
+        if numerator is None or not denominator:
+            return None
+        return min(1.0, numerator / denominator)
+
+    return Reading((part, whole_name), compute)
+
+
+def product(left: Reading, right: Reading) -> Reading:
+    """Product of two readings as a positive integer."""
+
+    def compute(found: Found) -> int | None:
+        first, second = left.compute(found), right.compute(found)
+        return None if first is None or second is None else _positive_int(first * second)
+
+    return Reading(tuple(dict.fromkeys(left.families + right.families)), compute)
+
+
+def either(*readings: Reading) -> Reading:
+    """The first reading that has a value."""
+
+    def compute(found: Found) -> Any:
+        return next((value for reading in readings if (value := reading.compute(found)) is not None), None)
+
+    return Reading(tuple(dict.fromkeys(name for reading in readings for name in reading.families)), compute)
+
+
+def info_label(family: str, label: str) -> Reading:
+    """A positive integer in a label of an info gauge, largest over the series."""
+
+    def compute(found: Found) -> int | None:
+        numbers = [number for text in _label_values(found, family, label) if (number := _label_int(text)) is not None]
+        return max(numbers, default=None)
+
+    return Reading((family,), compute)
+
+
+def info_label_total(family: str, compute_one: Callable[[Mapping[str, str]], int | None]) -> Reading:
+    """A number made of the labels of one series of an info gauge, added over the ranks."""
+
+    def compute(found: Found) -> int | None:
+        numbers = [
+            number
+            for series in one_per_rank(found.get(family, ()))
+            if (labels := readable(series)) is not None and (number := compute_one(labels)) is not None
+        ]
+        return sum(numbers) if numbers else None
+
+    return Reading((family,), compute)
+
+
+def info_flag(family: str, label: str) -> Reading:
+    """`True`/`False` in a label of an info gauge; True only where every series says so."""
+
+    def compute(found: Found) -> bool | None:
+        flags = [text == "true" for value in _label_values(found, family, label) if (text := value.lower()) in _BOOLS]
+        return all(flags) if flags else None
+
+    return Reading((family,), compute)
+
+
+_BOOLS: Final = frozenset({"true", "false"})
+
+
+def newest_labels(family: str, compute: Callable[[Mapping[str, str]], Any]) -> Reading:
+    """Something out of the labels of the series with the largest value: for gauges whose value is the time of the
+    labels' last update and whose older combinations stay on the page (vLLM's LoRA information)."""
+
+    def pick(found: Found) -> Any:
+        newest = max(
+            (series for series in found.get(family, ()) if not math.isnan(series.value)),
+            key=lambda series: series.value,
+            default=None,
+        )
+        if newest is None or (labels := readable(newest)) is None:
+            return None
+        return compute(labels)
+
+    return Reading((family,), pick)
+
+
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """`a, b` → ("a", "b"); None stays None."""
+    return None if text is None else tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def label_int(labels: Mapping[str, str], label: str) -> int | None:
+    """A label as positive integer; None if it is absent, `None` or something else."""
+    text = labels.get(label)
+    return None if text is None else _label_int(text)
+
+
+def readable(series: Series) -> Mapping[str, str] | None:
+    """The labels of a series, None where they cannot be read."""
+    try:
+        return series.labels
+    except ValueError:
+        return None
+
+
+def one_per_rank(series: Iterable[Series]) -> list[Series]:
+    """Of several series that processes of the same rank report, the largest; the others as they are."""
+    usable = [one for one in series if 0.0 <= one.value < math.inf]
+    if len(usable) < 2 or not any(mark in one.block for one in usable for mark in _SAME_RANK):
+        return usable
+    labelled = [(one, labels) for one in usable if (labels := readable(one)) is not None]
+    # SGLang with priorities: the series with an empty priority is the aggregate of the others.
+    if any(labels.get("priority") == "" for _, labels in labelled):
+        labelled = [(one, labels) for one, labels in labelled if not labels.get("priority")]
+    ranks: dict[frozenset[tuple[str, str]], Series] = {}
+    for one, labels in labelled:
+        rank = frozenset(item for item in labels.items() if item[0] not in _SAME_RANK_LABELS)
+        known = ranks.get(rank)
+        if known is None or known.value < one.value:
+            ranks[rank] = one
+    return list(ranks.values())
+
+
+def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Iterable[Series]], float | None]) -> Reading:
+    specs = [name if isinstance(name, MetricSpec) else MetricSpec(name) for name in names]
+
+    def compute(found: Found) -> float | None:
+        for spec in specs:
+            series = found.get(spec.name)
+            if series and (value := reduce(spec.matching(series))) is not None:
+                return value
+        return None
+
+    return Reading(tuple(dict.fromkeys(spec.name for spec in specs)), compute)
+
+
+def _sum(series: Iterable[Series]) -> float | None:
+    usable = one_per_rank(series)
+    return math.fsum(one.value for one in usable) if usable else None
+
+
+def _share(series: Iterable[Series]) -> float | None:
+    value = _largest(series)
+    return None if value is None else min(1.0, value)
+
+
+def _largest(series: Iterable[Series]) -> float | None:
+    return max((one.value for one in series if 0.0 <= one.value < math.inf), default=None)
+
+
+def _label_values(found: Found, family: str, label: str) -> list[str]:
+    return [
+        value
+        for series in found.get(family, ())
+        if (labels := readable(series)) is not None and (value := labels.get(label)) is not None
+    ]
+
+
+def _label_int(text: str) -> int | None:
+    try:
+        return _positive_int(float(text))
+    except ValueError:
+        return None
+
+
+def _positive_int(value: float | None) -> int | None:
+    return int(value) if value is not None and 1.0 <= value < 2**63 else None

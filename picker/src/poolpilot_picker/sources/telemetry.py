@@ -1,0 +1,209 @@
+"""Polls the engines of a pool: each on its own pace, none waiting for another, all of them bounded.
+
+Endpoints with work are read every `fast_ms`, idle ones every `slow_ms`; an idle one that our ledger books on is read
+soon. Endpoints whose last read failed have a lane of their own, so that however many hang, the others are read on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_picker.errors import ConfigurationError
+from poolpilot_picker.sources.engines import BUILTIN, Engine, engine_named
+from poolpilot_picker.sources.errors import ErrorKind
+from poolpilot_picker.sources.http import Client, HttpClient
+from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
+from poolpilot_picker.sources.watch import EndpointWatch, Settings, Surroundings, TelemetrySink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from poolpilot_picker.sources.cadence import Plan
+    from poolpilot_picker.sources.credentials import BearerToken
+    from poolpilot_picker.state.endpoints import EndpointSpec
+
+log: Final = logging.getLogger(__name__)
+
+_TICK_MS: Final = 20.0
+
+
+def monotonic_ms() -> float:
+    """The picker's clock."""
+    return time.monotonic() * 1000.0
+
+
+class _Lane:
+    """Reads that are due, by time, and how many may run at once."""
+
+    __slots__ = ("due", "limit", "running")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.running = 0
+        self.due: list[tuple[float, int, EndpointWatch, Plan]] = []
+
+
+class TelemetrySource:
+    """Feeds `sink` from the endpoints of `update`, while `run` runs.
+
+    `in_flight(spec)` is our ledger's count on an endpoint; `connect(host, port)` makes a Client; `now()` is in ms.
+    """
+
+    def __init__(
+        self,
+        sink: TelemetrySink,
+        *,
+        settings: Settings | None = None,
+        engines: Mapping[str, Engine] = BUILTIN,
+        token: BearerToken | None = None,
+        in_flight: Callable[[EndpointSpec], float] = lambda _: 0.0,
+        connect: Callable[[str, int], Client] | None = None,
+        now: Callable[[], float] = monotonic_ms,
+        rng: random.Random | None = None,
+        concurrency: int = 256,
+        suspect_concurrency: int = 32,
+    ) -> None:
+        settings = settings or Settings()
+        self.stats = TelemetryStats()
+        self._sink = sink
+        self._engines = engines
+        self._in_flight = in_flight
+        self._now = now
+        self._around = Surroundings(
+            sink=sink,
+            now=now,
+            settings=settings,
+            stats=self.stats,
+            connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls)),
+            token=token,
+            rng=rng or random.Random(),
+        )
+        self._watches: dict[tuple[str, int], EndpointWatch] = {}
+        self._unknown: dict[tuple[str, int], EndpointSpec] = {}
+        self._good = _Lane(concurrency)
+        self._suspect = _Lane(suspect_concurrency)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sequence = itertools.count()
+        self._swept_ms = now()
+
+    def update(self, endpoints: Iterable[EndpointSpec]) -> None:
+        """Makes the watched set equal to `endpoints`. One that is the same keeps its connection and history."""
+        wanted = {spec.key: spec for spec in endpoints}
+        for key, watch in list(self._watches.items()):
+            if wanted.get(key) != watch.spec:
+                watch.close()
+                del self._watches[key]
+                if key not in wanted or wanted[key].address != watch.spec.address:
+                    self.stats.endpoints.pop(watch.spec.address, None)
+        self._unknown = {key: spec for key, spec in self._unknown.items() if wanted.get(key) == spec}
+        for key, spec in wanted.items():
+            if key not in self._watches and key not in self._unknown:
+                self._add(key, spec)
+
+    def _add(self, key: tuple[str, int], spec: EndpointSpec) -> None:
+        try:
+            engine = engine_named(spec.engine, self._engines, where=f"endpoint {spec.address}")
+            watch = EndpointWatch(spec, engine, self._around)
+        except ConfigurationError as error:
+            # Discovery may bring this at any time (a pod's label): it costs this endpoint its telemetry, nothing else.
+            log.warning("no telemetry: %s", error)
+            now = self._now()
+            self._unknown[key] = spec
+            self.stats.error(ErrorKind.UNKNOWN_ENGINE)
+            self.stats.endpoints[spec.address] = EndpointHealth(failing_since_ms=now, reason=ErrorKind.UNKNOWN_ENGINE)
+            self._sink.on_unreachable(spec, ErrorKind.UNKNOWN_ENGINE, now)
+            return
+        self._watches[key] = watch
+        self._push(watch, watch.metrics_plan)
+        if watch.models_plan is not None:
+            self._push(watch, watch.models_plan)
+
+    def wake(self, spec: EndpointSpec) -> None:
+        """Reads an endpoint now, unless it is failing."""
+        watch = self._watches.get(spec.key)
+        if watch is not None:
+            watch.metrics_plan.hasten(self._now())
+            self._push(watch, watch.metrics_plan)
+
+    async def run(self) -> None:
+        """Polls until cancelled, then drops all connections."""
+        try:
+            while True:
+                self.start_due()
+                await asyncio.sleep(_TICK_MS / 1000.0)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stops watching; waits for running reads to end."""
+        self.update(())
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def start_due(self) -> int:
+        """Starts the reads that are due now and for which there is room; returns how many."""
+        now = self._now()
+        if now - self._swept_ms >= self._around.settings.cadence.fast_ms:
+            self._swept_ms = now
+            self._sweep(now)
+        return self._start_lane(self._suspect, now) + self._start_lane(self._good, now)
+
+    def _sweep(self, now: float) -> None:
+        """Idle endpoints that got work since their last read are read now."""
+        soon = now + self._around.settings.cadence.fast_ms
+        for watch in self._watches.values():
+            plan = watch.metrics_plan
+            if plan.due_ms > soon and not plan.running and self._in_flight(watch.spec) > 0:
+                plan.hasten(now)
+                self._push(watch, plan)
+
+    def _push(self, watch: EndpointWatch, plan: Plan) -> None:
+        """Queues a read at its due time; an entry with another time becomes void."""
+        if plan.running or plan.queued_ms == plan.due_ms:
+            return
+        lane = self._suspect if plan.failures else self._good
+        plan.queued_ms = plan.due_ms
+        heapq.heappush(lane.due, (plan.due_ms, next(self._sequence), watch, plan))
+
+    def _start_lane(self, lane: _Lane, now: float) -> int:
+        started = 0
+        while lane.due and lane.due[0][0] <= now and lane.running < lane.limit:
+            due, _, watch, plan = heapq.heappop(lane.due)
+            if watch.closed or plan.running or plan.queued_ms != due:
+                continue
+            plan.queued_ms = None
+            plan.begin()
+            lane.running += 1
+            started += 1
+            task = asyncio.get_running_loop().create_task(self._read(watch, plan, lane))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return started
+
+    async def _read(self, watch: EndpointWatch, plan: Plan, lane: _Lane) -> None:
+        began = self._now()
+        try:
+            if plan is watch.metrics_plan:
+                await watch.read_metrics(self._in_flight(watch.spec))
+            else:
+                await watch.read_models()
+        except Exception:
+            # A fault of ours or of the sink costs this one read.
+            log.exception("reading %s", watch.spec.address)
+            self.stats.error(ErrorKind.INTERNAL)
+            plan.failed(began, self._now())
+        finally:
+            lane.running -= 1
+            if not watch.closed:
+                # One read may hasten the other of its endpoint.
+                for each in (watch.metrics_plan, watch.models_plan):
+                    if each is not None:
+                        self._push(watch, each)
