@@ -61,7 +61,7 @@ class _Stamp(msgspec.Struct, frozen=True):
         return (self.real_path, self.inode) != (other.real_path, other.inode)
 
 
-class EndpointsFile:
+class FileDiscovery:
     """Endpoints of a YAML file, handed to `apply` at each change, while `run` runs."""
 
     def __init__(
