@@ -184,6 +184,7 @@ KNOWN: Final[tuple[PluginType[Any], ...]] = (
         PluginKind.SCORER,
         "remove it",
         "topology-affinity-scorer",
+        "header-label-affinity-scorer",
         "mm-embeddings-cache-scorer",
         "endpoint-attribute-scorer",
         "multicluster-queue-scorer",

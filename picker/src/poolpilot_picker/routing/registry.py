@@ -8,13 +8,22 @@ from poolpilot_picker.config.known import KNOWN
 from poolpilot_picker.config.registry import PluginKind, Registry
 from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.routing.pipeline import PluginGuard, Profile
-from poolpilot_picker.routing.plugins import pickers, predicted
+from poolpilot_picker.routing.plugins import cache_scorers, labels, limits, load_scorers, pickers, predicted, stickiness
 from poolpilot_picker.routing.view import Filter, Observer, Picker, Scorer
 
 if TYPE_CHECKING:
     from poolpilot_picker.config.load import LoadedConfig, LoadedPlugin
 
-FAMILIES = (predicted.TYPES, pickers.TYPES, KNOWN)
+FAMILIES = (
+    predicted.TYPES,
+    pickers.TYPES,
+    load_scorers.TYPES,
+    cache_scorers.TYPES,
+    stickiness.TYPES,
+    labels.TYPES,
+    limits.TYPES,
+    KNOWN,
+)
 
 
 def default_registry() -> Registry:

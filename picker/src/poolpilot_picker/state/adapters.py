@@ -175,6 +175,10 @@ class AdapterResidency:
         """Slots whose engine said the adapter is waiting."""
         return np.array([adapter in known.waiting for known in self._slots], dtype=np.bool_)
 
+    def told_mask(self) -> Mask:
+        """Slots whose engine said how many adapters its GPU memory holds."""
+        return np.array([known.max_adapters is not None for known in self._slots], dtype=np.bool_)
+
     def room_mask(self) -> Mask:
         """Slots with fewer running and waiting adapters than GPU slots (llm-d's rule)."""
         return np.array(

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from poolpilot_picker.config.registry import PluginKind, PluginType
-from poolpilot_picker.routing.plugins.order import best_first
+from poolpilot_picker.routing.plugins.order import SlotNumbers, best_first
 
 if TYPE_CHECKING:
     import random
@@ -73,16 +73,15 @@ class RoundRobinPicker(_Picker):
     def __init__(self, parameters: PickerParameters | None = None) -> None:
         super().__init__(parameters)
         self._turns = 0
-        self._last: Floats = np.zeros(0)
+        self._last = SlotNumbers()
 
     def pick(self, view: DecisionView, scores: Floats) -> list[int]:
         """Slots by time since their last turn; those that never had one first, by slot."""
-        if len(self._last) < len(view.mask):
-            self._last = np.concatenate([self._last, np.zeros(len(view.mask) - len(self._last))])
+        last = self._last.of(view.table)
         candidates = view.mask.nonzero()[0]
-        order = candidates[np.argsort(self._last[candidates], kind="stable")]
+        order = candidates[np.argsort(last[candidates], kind="stable")]
         self._turns += 1
-        self._last[order[0]] = self._turns
+        last[order[0]] = self._turns
         return [int(slot) for slot in order[: self.count]]
 
 
