@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Engine, Outcome, Sequence
 
 LATE_MS = 5.0
+"""A step that is delivered later than this after its planned end counts as late."""
 _FORGIVE_MS = 250.0
 """Lateness beyond this is written off: the process was stopped, and a burst of overdue steps helps nobody."""
 
@@ -26,8 +27,6 @@ def _wall_ms() -> float:
 
 class Driver:
     """Drives one engine on an event loop. Engine milliseconds are milliseconds of `time.monotonic()`."""
-
-    __slots__ = ("_engine", "_loop", "_timer", "deliver", "forgiven", "paused")
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, deliver: Callable[[Outcome], None]) -> None:
         self._engine = engine

@@ -108,6 +108,16 @@ async def _serve(config: EngineConfig) -> int:
     return 0
 
 
+def tune_collector() -> None:
+    """Keeps garbage collection out of the steps of a process that only serves.
+
+    A full collection takes longer than a step; what was imported is never garbage, and requests leave few cycles.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
 def main(argv: list[str]) -> int:
     """Entry point of `poolpilot engine`: 0 after SIGTERM or SIGINT, 2 for a wrong option, 1 when the port is taken."""
     import uvloop
@@ -117,9 +127,6 @@ def main(argv: list[str]) -> int:
     except OptionsError as error:
         print(f"poolpilot engine: {error}", file=sys.stderr)
         return 2
-    # A full collection takes longer than a step: what was imported is never garbage, and requests make few cycles.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
+    tune_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config))
