@@ -17,7 +17,7 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "picker": Subcommand("poolpilot_picker.main", "picker", "run the endpoint picker (also: poolpilot-picker)"),
-    "config": Subcommand("poolpilot_picker.config.command", "picker", "check an EndpointPickerConfig file"),
+    "config": Subcommand("poolpilot_picker.config_command", "picker", "check an EndpointPickerConfig file"),
     "envoy-config": Subcommand("poolpilot_picker.envoy.command", "picker", "print an Envoy configuration for a picker"),
     "engine": Subcommand("poolpilot_lab.engine.server", "lab", "run a stand-in vLLM server"),
     "demo": Subcommand("poolpilot_lab.demo.command", "lab", "Envoy, picker and engines on this machine, compared"),
@@ -28,7 +28,9 @@ def usage() -> str:
     """The list of subcommands, as printed by `poolpilot help`."""
     width = max(map(len, SUBCOMMANDS))
     lines = [f"  {name:{width}}  {command.summary}" for name, command in SUBCOMMANDS.items()]
-    return "\n".join(["usage: poolpilot SUBCOMMAND [options]", "", *lines, "", "poolpilot SUBCOMMAND --help says more."])
+    return "\n".join(
+        ["usage: poolpilot SUBCOMMAND [options]", "", *lines, "", "poolpilot SUBCOMMAND --help says more."]
+    )
 
 
 def run(name: str, argv: list[str]) -> int:

@@ -17,13 +17,13 @@ from poolpilot_picker.config.schema import (
     SchedulingProfile,
 )
 from poolpilot_picker.config.sections import check_sections
+from poolpilot_picker.config.settings import PoolPilotSettings
 from poolpilot_picker.config.strict import BAD, OtherFields, Reader, alternatives, compose, show
 from poolpilot_picker.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from poolpilot_picker.config.settings import PoolPilotSettings
 
 DEFAULT_PICKER: Final = "predicted-finish-picker"
 """Of a profile without scorers and picker."""
@@ -187,12 +187,6 @@ class _Plugins:
         if plugin_type.standing is Standing.WARNS:
             # Not run, so its parameters have no meaning here that could be wrong.
             return plugin_type.parameters()
-        if entry.parameters is None:
-            try:
-                return plugin_type.parameters()
-            except (TypeError, ValueError) as error:
-                self._reader.problem(path, f"{entry.type} needs parameters: {error}")
-                return BAD
         others = OtherFields(plugin_type.old_parameters, plugin_type.unused_parameters, plugin_type.refused_parameters)
         return self._reader.struct(entry.parameters, plugin_type.parameters, path, others)
 

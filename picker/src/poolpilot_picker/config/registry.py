@@ -105,6 +105,14 @@ class Registry:
                 )
         if not plugin_type.kinds:
             raise ConfigurationError(f"plugin type {plugin_type.name!r} of {origin} has no kind")
+        try:
+            kind = msgspec.inspect.type_info(plugin_type.parameters)
+        except (TypeError, NameError) as error:
+            raise ConfigurationError(f"plugin type {plugin_type.name!r} of {origin}: parameters: {error}") from None
+        if not isinstance(kind, msgspec.inspect.StructType):
+            raise ConfigurationError(
+                f"plugin type {plugin_type.name!r} of {origin}: parameters must be a msgspec.Struct, not {kind}"
+            )
         runs = plugin_type.standing is Standing.RUNS
         if runs and plugin_type.kinds & ROUTING_KINDS and plugin_type.build is None:
             raise ConfigurationError(

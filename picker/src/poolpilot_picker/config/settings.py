@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-if TYPE_CHECKING:
-    from poolpilot_picker.config.step_models import StepModel
+from poolpilot_picker.config.step_models import StepModel
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Milliseconds = Annotated[float, Meta(gt=0)]

@@ -145,8 +145,10 @@ class Reader:
         """Whether the file has a value at this path."""
         return path in self._places
 
-    def struct(self, node: yaml.Node, struct: type[Any], path: str, others: OtherFields = NO_OTHER_FIELDS) -> Any:
-        """Reads a struct, and fields that it has not but that are known all the same."""
+    def struct(
+        self, node: yaml.Node | None, struct: type[Any], path: str, others: OtherFields = NO_OTHER_FIELDS
+    ) -> Any:
+        """Reads a struct, and fields that it has not but that are known all the same. Without a node: its defaults."""
         kind = inspect.type_info(struct)
         assert isinstance(kind, inspect.StructType)
         return self._struct(node, kind, path, others)
@@ -203,10 +205,11 @@ class Reader:
             pairs[key.value] = (key.value, key, value)
         return list(pairs.values())
 
-    def _struct(self, node: yaml.Node, kind: inspect.StructType, path: str, others: OtherFields) -> Any:
-        self._places[path] = place_of(node)
+    def _struct(self, node: yaml.Node | None, kind: inspect.StructType, path: str, others: OtherFields) -> Any:
+        if node is not None:
+            self._places[path] = place_of(node)
         fields = {field.encode_name: field for field in kind.fields}
-        if _is_null(node):
+        if node is None or _is_null(node):
             pairs: list[tuple[str, yaml.Node, yaml.Node]] | Bad = []
         else:
             pairs = self._pairs(node, path, f"a mapping with {_some(fields)}" if fields else "an empty mapping")

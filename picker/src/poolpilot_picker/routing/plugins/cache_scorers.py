@@ -1,4 +1,4 @@
-"""Scorers by what an endpoint holds, formulas of llm-d-router 0.10: prefix cache, LoRA adapters; spread of cold requests."""
+"""Scorers by what an endpoint holds, formulas of llm-d-router 0.10: prefix cache, adapters; spread of cold requests."""
 
 from __future__ import annotations
 

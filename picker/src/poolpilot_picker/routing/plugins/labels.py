@@ -180,7 +180,7 @@ class ContextLength:
         return kept
 
     def score(self, view: DecisionView) -> Floats:
-        """In range 0.3 to 1; out of range at most 0.3, falling with the distance; 0.5 without a label, 0 with a bad one."""
+        """In range 0.3 to 1; out of range up to 0.3, falling with distance; without a label 0.5, with a bad one 0."""
         low, high, without = self._ranges.of(view.table)
         length = float(view.request.prompt_tokens)
         width = high - low
