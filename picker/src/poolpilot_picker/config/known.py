@@ -43,9 +43,7 @@ class ExtractorParameters(Struct, frozen=True, rename="camel"):
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _TELEMETRY = "telemetry is set in poolpilot.telemetry, engines by the label llm-d.ai/engine-type"
-_INDEX = (
-    "the prefix index takes block size and capacity from each engine; its bound is poolpilot.limits.maxPrefixTokens"
-)
+_INDEX = "the prefix index bounds itself and takes its capacity from each engine"
 _ONE_PROFILE = "requests are served by one profile; remove it and keep the profile that should serve them"
 _QUEUE = "has no effect while the feature gate flowControl is off: requests are placed at once"
 _BY_LOAD = "bodies of this API are not read: its requests are routed by load"

@@ -1,4 +1,4 @@
-"""Hot reload: a new text replaces the running configuration as a whole, or not at all. Who watches the file is elsewhere."""
+"""Hot reload: a new text replaces the running configuration as a whole, or not at all. Who watches it is elsewhere."""
 
 from __future__ import annotations
 
@@ -76,4 +76,5 @@ class ConfigKeeper:
         if not self.problems:
             return ""
         more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
-        return f"the newest configuration is refused, generation {self.generation} stays in force: {self.problems[0]}{more}"
+        stays = f"generation {self.generation} stays in force"
+        return f"the newest configuration is refused, {stays}: {self.problems[0]}{more}"

@@ -24,7 +24,9 @@ def render_config(config: LoadedConfig) -> str:
     profile = {entry.plugin.name: entry.plugin for entry in config.profile.entries}
     plugins = {plugin.name: plugin for plugin in config.plugins} | profile
     for plugin in plugins.values():
-        lines += [f"  - type: {plugin.type.name}", f"    name: {json.dumps(plugin.name)}"]
+        lines.append(f"  - type: {plugin.type.name}")
+        if plugin.name != plugin.type.name:
+            lines.append(f"    name: {json.dumps(plugin.name)}")
         if plugin.parameters.__struct_fields__:
             lines.append("    parameters:")
             lines += _struct(plugin.parameters, 6)

@@ -72,9 +72,6 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="cam
         int,
         Meta(ge=1024, description="largest request body that is read; should be at least the gateway's buffer limit"),
     ] = 52_428_800
-    max_prefix_tokens: Annotated[
-        int, Meta(ge=0, description="leading prompt tokens that are hashed for prefix routing")
-    ] = 131_072
 
 
 class StepModelSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
