@@ -23,7 +23,7 @@ class PoolPilotError(Exception):
     """Base of everything the picker raises on purpose."""
 
 
-class RequestRefused(PoolPilotError):
+class RequestRefused(PoolPilotError):  # noqa: N818 - says what happened, as its subclasses do
     """The request is answered by the picker itself.
 
     `message` is the text after `inference error: <Code> - `; `param` names the offending field of the

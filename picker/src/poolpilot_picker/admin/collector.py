@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from poolpilot_picker.admin.views import EndpointRow, endpoint_rows
-from poolpilot_picker.flow.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from poolpilot_picker.flow.pool import Pool
 
 PER_ENDPOINT: Final[tuple[tuple[str, str, Callable[[EndpointRow], float | None]], ...]] = (
     ("poolpilot_endpoint_inflight", "Requests of this picker at the endpoint", lambda row: row.in_flight),
@@ -19,14 +22,38 @@ PER_ENDPOINT: Final[tuple[tuple[str, str, Callable[[EndpointRow], float | None]]
     ("poolpilot_endpoint_running", "Sequences the engine ran at the last sample", lambda row: row.running),
     ("poolpilot_endpoint_waiting", "Sequences the engine queued at the last sample", lambda row: row.waiting),
     ("poolpilot_endpoint_kv_usage", "Share of the KV cache in use at the last sample", lambda row: row.kv_usage),
-    ("poolpilot_endpoint_prefill_queue_seconds", "Predicted prefill work ahead of a new request", lambda row: row.prefill_queue_ms / 1000.0),
-    ("poolpilot_endpoint_prefix_tokens", "Prefix tokens thought to be in the engine's cache", lambda row: row.indexed_tokens),
-    ("poolpilot_endpoint_telemetry_age_seconds", "Age of the last sample", lambda row: None if row.telemetry_age_ms is None else row.telemetry_age_ms / 1000.0),
-    ("poolpilot_endpoint_prefill_slowdown", "Learned: prefill takes this times the profile's time", lambda row: row.prefill_speed),
-    ("poolpilot_endpoint_decode_slowdown", "Learned: a decode step takes this times the profile's time", lambda row: row.decode_speed),
+    (
+        "poolpilot_endpoint_prefill_queue_seconds",
+        "Predicted prefill work ahead of a new request",
+        lambda row: row.prefill_queue_ms / 1000.0,
+    ),
+    (
+        "poolpilot_endpoint_prefix_tokens",
+        "Prefix tokens thought to be in the engine's cache",
+        lambda row: row.indexed_tokens,
+    ),
+    (
+        "poolpilot_endpoint_telemetry_age_seconds",
+        "Age of the last sample",
+        lambda row: None if row.telemetry_age_ms is None else row.telemetry_age_ms / 1000.0,
+    ),
+    (
+        "poolpilot_endpoint_prefill_slowdown",
+        "Learned: prefill takes this times the profile's time",
+        lambda row: row.prefill_speed,
+    ),
+    (
+        "poolpilot_endpoint_decode_slowdown",
+        "Learned: a decode step takes this times the profile's time",
+        lambda row: row.decode_speed,
+    ),
     ("poolpilot_endpoint_cache_trust", "Observed over predicted cache hits", lambda row: row.cache_trust),
-    ("poolpilot_endpoint_failure_penalty_seconds", "Cost added for recent failures", lambda row: row.failure_penalty_ms / 1000.0),
-)  # fmt: skip
+    (
+        "poolpilot_endpoint_failure_penalty_seconds",
+        "Cost added for recent failures",
+        lambda row: row.failure_penalty_ms / 1000.0,
+    ),
+)
 
 
 class PoolCollector(Collector):
@@ -54,7 +81,9 @@ class PoolCollector(Collector):
                         family.add_metric([pool, row.endpoint], value)
             yield family
         yield from self._pool_families(rows)
-        learned = CounterMetricFamily("poolpilot_learned", "Observations taken by each learner", labels=["name", "learner"])
+        learned = CounterMetricFamily(
+            "poolpilot_learned", "Observations taken by each learner", labels=["name", "learner"]
+        )
         for pool_object in self._pools():
             for learner, count in pool_object.learning_counts().items():
                 learned.add_metric([pool_object.name, learner], count)
@@ -70,7 +99,9 @@ class PoolCollector(Collector):
         queue = GaugeMetricFamily(prefix + "average_queue_size", "Mean of the engines' queues", labels=["name"])
         running = GaugeMetricFamily(prefix + "average_running_requests", "Mean of running sequences", labels=["name"])
         kv = GaugeMetricFamily(prefix + "average_kv_cache_utilization", "Mean KV cache use", labels=["name"])
-        each = GaugeMetricFamily(prefix + "per_endpoint_queue_size", "Queue of each engine", labels=["name", "model_server_endpoint"])
+        each = GaugeMetricFamily(
+            prefix + "per_endpoint_queue_size", "Queue of each engine", labels=["name", "model_server_endpoint"]
+        )
         for pool, endpoints in rows.items():
             wanted = [row for row in endpoints if not row.draining]
             ready.add_metric([pool], len(wanted))
@@ -86,3 +117,60 @@ class PoolCollector(Collector):
                 if row.waiting is not None:
                     each.add_metric([pool, row.endpoint], row.waiting)
         yield from (ready, queue, running, kv, each)
+
+
+class ProcessFacts(NamedTuple):
+    """Counts of the process that the rooms keep as plain numbers."""
+
+    streams_open: int
+    streams_total: int
+    config_reloads: int
+    config_refusals: int
+    plugin_failures: Mapping[str, int]
+    telemetry_errors: Mapping[str, int]
+    telemetry_remarks: Mapping[str, int]
+    telemetry_polls: int
+    engine_restarts: int
+    discovery_failures: int
+
+
+class ProcessCollector(Collector):
+    """Streams, configuration, telemetry and plugins: what the rooms counted, read when the page is."""
+
+    def __init__(self, facts: Callable[[], ProcessFacts]) -> None:
+        self._facts = facts
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, as above."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Families of the process."""
+        facts = self._facts()
+        yield GaugeMetricFamily("llm_d_epp_extproc_streams_inflight", "Open ext_proc streams", value=facts.streams_open)
+        yield _counter("poolpilot_extproc_streams", "ext_proc streams ever opened", facts.streams_total)
+        yield _counter("poolpilot_telemetry_polls", "Reads of engine telemetry", facts.telemetry_polls)
+        yield _counter("poolpilot_engine_restarts", "Engine restarts seen", facts.engine_restarts)
+        yield _counter("poolpilot_discovery_failures", "Endpoint lists refused", facts.discovery_failures)
+        yield _counters(
+            "poolpilot_config_loads",
+            "Configuration files offered",
+            "result",
+            {"accepted": facts.config_reloads, "refused": facts.config_refusals},
+        )
+        yield _counters("poolpilot_plugin_failures", "Calls of a plugin that failed", "plugin", facts.plugin_failures)
+        yield _counters("poolpilot_telemetry_errors", "Failed reads of telemetry", "kind", facts.telemetry_errors)
+        yield _counters(
+            "poolpilot_telemetry_remarks", "Oddities of telemetry that was read", "kind", facts.telemetry_remarks
+        )
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

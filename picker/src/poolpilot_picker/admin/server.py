@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from poolpilot_picker.admin.views import Readiness, endpoint_rows
-from poolpilot_picker.flow.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from poolpilot_picker.flow.pool import Pool
 
 MOST_RECEIPTS: Final = 1_000
 _JSON: Final = "application/json"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.state.load import LoadEstimate
+
+if TYPE_CHECKING:
+    from poolpilot_picker.flow.pool import Pool
 
 
 class Readiness(msgspec.Struct):

@@ -1,25 +1,27 @@
-"""What a step of an engine costs: coefficients by profile, from a GPU label, or a generic prior. Read at start and when endpoints change.
+"""What a step of an engine costs: coefficients by profile, from a GPU label, or a generic prior. Off the request's way.
 
-Form and fits: least squares on NVIDIA AIConfigurator 0.12.0 step tables (Apache-2.0), backend vLLM, BF16; CPU overhead of 1.3 ms
-a step and 0.045 ms a sequence included in `step_*`. The residuals learned online correct what a profile gets wrong.
+Form and fits: least squares on NVIDIA AIConfigurator 0.12.0 step tables (Apache-2.0), backend vLLM, BF16; CPU overhead
+of 1.3 ms a step and 0.045 ms a sequence included. The residuals learned online correct what a profile gets wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 OVERHEAD_STEP_MS: Final = 1.3
 OVERHEAD_SEQUENCE_MS: Final = 0.045
 
 
 class StepModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Coefficients in ms. step(B, K) = step_ms + sequence_ms·B + context_ms·K; prefill(u, p) = token_ms·u + token2_ms·(u² + 2·u·p).
+    """Coefficients in ms. step(B, K) = step_ms + sequence_ms·B + context_ms·K.
 
-    B: sequences decoding; K: their context tokens; u: uncached prompt tokens; p: prompt tokens found in the cache.
+    prefill(u, p) = token_ms·u + token2_ms·(u² + 2·u·p). B: sequences decoding; K: their context tokens; u: uncached prompt tokens; p: prompt tokens found in the cache.
     """
 
     step_ms: float
@@ -78,13 +80,13 @@ def _geometric_mean() -> StepModel:
 
 
 GENERIC: Final = _geometric_mean()
-"""The prior of an endpoint of which nothing is known: geometric mean of the profiles. Only ratios between endpoints decide,
-and those start equal and are learned; a prior wrong by 3 × costs little."""
+"""The prior of an endpoint of which nothing is known: geometric mean of the profiles. Only ratios between endpoints
+decide, and those start equal and are learned; a prior wrong by 3 × costs little."""
 
 PROFILE_LABEL: Final = "poolpilot.dev/profile"
 GPU_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "poolpilot.dev/gpu")
 
-# Speed of a GPU relative to the H100 in (decode step, prefill): ratios of the 8B fits at batch 64 × 1,024 tokens and 8,192 tokens.
+# Time of a GPU relative to the H100 in (decode step, prefill): 8B fits at batch 64 × 1,024 tokens, and 8,192 tokens.
 GPU_RATIOS: Final[dict[str, tuple[float, float]]] = {
     "h100": (1.0, 1.0),
     "h200": (0.80, 1.0),
@@ -93,8 +95,10 @@ GPU_RATIOS: Final[dict[str, tuple[float, float]]] = {
 }
 
 
-def step_model(labels: Mapping[str, str], profiles: Mapping[str, StepModel] = PROFILES, prior: StepModel = GENERIC) -> StepModel:
-    """The model for an endpoint with these labels: a named profile, the prior scaled by the GPU's type, or the prior."""
+def step_model(
+    labels: Mapping[str, str], profiles: Mapping[str, StepModel] = PROFILES, prior: StepModel = GENERIC
+) -> StepModel:
+    """The model for an endpoint with these labels: a named profile, the prior scaled by the GPU's type, the prior."""
     named = profiles.get(labels.get(PROFILE_LABEL, ""))
     if named is not None:
         return named

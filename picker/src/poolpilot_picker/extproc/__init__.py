@@ -1,1 +1,1 @@
-"""Envoy's side of a request: the exchange (a sans-I/O state machine per stream) and the transports that carry its bytes."""
+"""Envoy's side: the exchange (a sans-I/O state machine per stream) and the transports that carry its bytes."""

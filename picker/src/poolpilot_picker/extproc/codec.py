@@ -1,13 +1,11 @@
-"""ProcessingRequest → what an exchange needs of it; replies → ProcessingResponse. The only place that knows the protobuf types."""
+"""ProcessingRequest → what an exchange needs; replies → ProcessingResponse. Alone in knowing the protobuf types."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envoy.config.core.v3 import base_pb2
-from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
-from google.protobuf.struct_pb2 import Struct, Value
 
 from poolpilot_picker.extproc.exchange import NO_METADATA, Exchange, Metadata
 from poolpilot_picker.extproc.replies import (
@@ -19,6 +17,10 @@ from poolpilot_picker.extproc.replies import (
     StreamedReply,
 )
 from poolpilot_picker.requests.headers import DESTINATION, LB_NAMESPACE
+
+if TYPE_CHECKING:
+    from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
+    from google.protobuf.struct_pb2 import Struct, Value
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD

@@ -1,14 +1,14 @@
-"""One ext_proc stream as a sans-I/O state machine: messages in, replies out; places the request once and releases it once.
+"""One ext_proc stream, sans I/O: messages in, replies out; places the request once and releases it once.
 
-What arrives decides, not configuration: the first message's `protocol_config` tells the body modes; without it the Endpoint
-Picker Protocol's full duplex is meant. The table of situations is in the Envoy guide (docs/envoy.md).
+What arrives decides, not configuration: the first message's `protocol_config` tells the body modes; without it the
+Endpoint Picker Protocol's full duplex is meant. The table of situations is in the Envoy guide (docs/envoy.md).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -27,14 +27,23 @@ from poolpilot_picker.extproc.replies import (
     TrailersReply,
 )
 from poolpilot_picker.flow.outcome import Outcome
-from poolpilot_picker.flow.pool import Placement, Pool
-from poolpilot_picker.instruments.metrics import PickerMetrics, RequestHandles
+from poolpilot_picker.requests import (
+    BodyUse,
+    InferenceRequest,
+    RequestHead,
+    UsageReader,
+    body_use,
+    error_body,
+    new_request_id,
+    parse,
+    read_head,
+    rewrite_model,
+)
 from poolpilot_picker.requests import headers as names
-from poolpilot_picker.requests.body import parse, rewrite_model
-from poolpilot_picker.requests.head import BodyUse, RequestHead, body_use, new_request_id, read_head
-from poolpilot_picker.requests.refusal import error_body
-from poolpilot_picker.requests.request import InferenceRequest
-from poolpilot_picker.requests.usage import UsageReader
+
+if TYPE_CHECKING:
+    from poolpilot_picker.flow.pool import Placement, Pool
+    from poolpilot_picker.instruments.metrics import PickerMetrics, RequestHandles
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +51,9 @@ CHUNK_BYTES: Final = 62_000
 """Largest body chunk in a full duplex reply (protocol, body replies)."""
 BODY_LIMIT: Final = 64 * 2**20
 """A full duplex body longer than this is placed on what has arrived; the rest passes through."""
+
+NEVER_FROM_CLIENTS: Final = (*names.BACKEND_ROUTING, names.SERVED, names.SUBSET)
+"""A client's own copies are removed: pods and data plane trust them."""
 
 Metadata = Mapping[str, Mapping[str, Any]]
 NO_METADATA: Final[Metadata] = {}
@@ -54,6 +66,8 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Put the receipt into a response header when the client asked for one."""
     clear_route_cache: bool = False
     """Also when only the destination header changed: for gateways whose routes match on it."""
+    strip_headers: tuple[str, ...] = ()
+    """Request headers removed besides those that only a picker may set."""
 
 
 class Exchange:
@@ -69,7 +83,6 @@ class Exchange:
         "_held_bytes",
         "_metrics",
         "_new_id",
-        "_now",
         "_pool",
         "_reader",
         "_refusal",
@@ -79,6 +92,7 @@ class Exchange:
         "_response_mode",
         "_settings",
         "_started",
+        "_strip",
         "_subset",
         "placement",
         "response_seen",
@@ -105,6 +119,7 @@ class Exchange:
         self._request_mode = BodyMode.FULL_DUPLEX_STREAMED
         self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
         self._subset: tuple[str, ...] | None = None
+        self._strip: list[str] = []
         self._chunks: list[bytes] = []
         self._held_bytes = 0
         self._body_seen = False
@@ -114,7 +129,6 @@ class Exchange:
         """Full duplex: placed, request chunks pass through."""
         self._refused = False
         self._started = 0.0
-        self._now = 0.0
         self._reader: UsageReader | None = None
         self.placement: Placement | None = None
         self.response_seen = False
@@ -144,6 +158,8 @@ class Exchange:
         if response_mode is not None:
             self._response_mode = BodyMode(response_mode)
         head = self._head = read_head(fields, new_id=self._new_id)
+        received = {name for name, _ in fields}
+        self._strip = [name for name in (*NEVER_FROM_CLIENTS, *self._settings.strip_headers) if name in received]
         self._read_subset(metadata)
         refused = self._refusal()
         if refused is not None:
@@ -153,7 +169,7 @@ class Exchange:
         unseen = self._request_mode in (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
         if use in (BodyUse.NONE, BodyUse.UNSEEN) or unseen:
             # STREAMED sends the headers on before the body comes, and an upgrade's body never ends: pick now.
-            replies = self._place(b"", complete=use is BodyUse.NONE, now=now, bodiless=True)
+            replies = self._place(b"", complete=False, now=now)
             if replies:
                 return replies
             self._echo = full_duplex
@@ -171,7 +187,6 @@ class Exchange:
         self, chunk: bytes, end_of_stream: bool, *, now: float, metadata: Metadata = NO_METADATA
     ) -> list[Reply]:
         """One request body message."""
-        self._now = now
         if self._refused:
             return []
         if self._body_seen:
@@ -244,20 +259,18 @@ class Exchange:
         entries = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
         self._subset = tuple(entry.strip() for entry in entries if isinstance(entry, str) and entry.strip())
 
-    def _place(self, body: bytes, *, complete: bool, now: float, bodiless: bool = False) -> list[Reply]:
+    def _place(self, body: bytes, *, complete: bool, now: float) -> list[Reply]:
         """Parses, places and books. An empty list means placed; anything else is the refusal."""
         head = self._head
         assert head is not None
         try:
-            request = self._parse(head, body, complete=complete, bodiless=bodiless)
+            request = parse(head, body, complete=complete, token_scale=self._pool.tokens.scale)
         except BadRequest as refused:
             return self._refuse(refused)
         request.subset = self._subset
         self._request = request
         metrics = self._metrics
-        handles = self._handles = metrics.request(
-            request.model, request.target_model, request.tenant, request.priority
-        )
+        handles = self._handles = metrics.request(request.model, request.target_model, request.tenant, request.priority)
         handles.total.inc()
         handles.size.observe(request.body_bytes)
         try:
@@ -275,13 +288,6 @@ class Exchange:
         metrics.picked(request.target_model, placement.booking.endpoint.address)
         return []
 
-    def _parse(self, head: RequestHead, body: bytes, *, complete: bool, bodiless: bool) -> InferenceRequest:
-        if bodiless:
-            use = BodyUse.NONE
-        else:
-            use = body_use(head, end_of_stream=False)
-        return parse(head, body, use=use, complete=complete, token_scale=self._pool.tokens.scale)
-
     def _rewritten(self, body: bytes, *, complete: bool) -> bytes | None:
         """The body with the target model in it, None where it stays as it is (also where only a prefix was seen)."""
         request = self._request
@@ -291,13 +297,14 @@ class Exchange:
 
     def _mutation(self, more: Sequence[Field] = ()) -> Mutation:
         head, placement = self._head, self.placement
-        assert head is not None and placement is not None
+        assert head is not None
+        assert placement is not None
         fields: list[Field] = [(names.DESTINATION, placement.destination), *more]
         if head.request_id_made:
             fields.append((names.REQUEST_ID, head.request_id))
         return Mutation(
             set_headers=fields,
-            remove_headers=head.forbidden,
+            remove_headers=self._strip,
             destination=placement.destination,
             clear_route_cache=self._settings.clear_route_cache,
         )
@@ -341,7 +348,7 @@ class Exchange:
         attributes: Mapping[str, Any] = NO_METADATA,
         metadata: Metadata = NO_METADATA,
     ) -> list[Reply]:
-        """Response headers: of a pod, or of the data plane itself. Not the first token: engines send them before they generate."""
+        """Response headers, of a pod or of the data plane itself. Not the first token: engines send them before it."""
         self.response_seen = True
         placement = self.placement
         if placement is None:
@@ -378,34 +385,36 @@ class Exchange:
         reader, placement = self._reader, self.placement
         if reader is not None and placement is not None:
             reader.feed(chunk)
-            if reader.content_seen and self._handles is not None and not placement.first_token_seen:
+            if reader.first_token_seen and not placement.first_token_seen:
                 placement.first_token_seen = True
-                self._handles.ttft.observe((now - self._started) / 1000.0)
                 self._pool.first_token(placement, now)
+                if self._handles is not None:
+                    self._handles.ttft.observe((now - self._started) / 1000.0)
             if end_of_stream:
-                self._close_reader(complete=True)
+                self._finish_reading()
         if self._response_mode is BodyMode.FULL_DUPLEX_STREAMED:
             return list(_streamed(False, [chunk], end_of_stream))
         return [BodyReply(request=False)]
 
-    def _close_reader(self, *, complete: bool) -> None:
+    def _finish_reading(self) -> None:
+        """The whole body was seen: what it proves may be learned."""
         reader, placement = self._reader, self.placement
         self._reader = None
-        if reader is None or placement is None or not complete:
+        if reader is None or placement is None:
             return
-        usage = reader.close()
-        if usage is not None:
-            self._pool.usage(placement, usage.prompt_tokens, usage.output_tokens)
-        if placement.output_tokens is None and reader.finished and reader.content_events:
-            # No usage in the answer: one content event is one token of one sequence, near enough for a mean.
-            self._pool.usage(placement, None, reader.content_events)
-        if placement.output_tokens is not None and self._handles is not None:
-            self._handles.output_tokens.observe(placement.output_tokens)
+        reader.finish()
+        usage = reader.usage
+        tokens = usage.completion_tokens if usage is not None else None
+        if tokens is None and placement.request.stream and reader.events:
+            # No usage in the answer: one content event is about one token.
+            tokens = reader.events
+        self._pool.usage(placement, usage.prompt_tokens if usage is not None else None, tokens)
+        if tokens is not None and self._handles is not None:
+            self._handles.output_tokens.observe(tokens)
 
     def response_trailers(self, *, now: float) -> list[Reply]:
         """Response trailers."""
-        self._now = now
-        self._close_reader(complete=True)
+        self._finish_reading()
         return [TrailersReply(request=False)]
 
     # ---- end
@@ -414,7 +423,7 @@ class Exchange:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
         placement, request, handles = self.placement, self._request, self._handles
         self._chunks = []
-        self._close_reader(complete=False)
+        self._reader = None
         if placement is None or request is None or handles is None:
             return
         outcome = placement.outcome or Outcome.ABORTED
@@ -467,8 +476,8 @@ def _who_answered(status: int, attributes: Mapping[str, Any], metadata: Metadata
         return Outcome.LOCAL_REPLY, "", attempts
     served = metadata.get(names.LB_NAMESPACE, NO_METADATA).get(names.SERVED)
     address = served if isinstance(served, str) else ""
-    # Without attributes a local reply looks like a pod's answer: nothing is learned from an error, and success only with
-    # a served endpoint named.
+    # Without attributes a local reply looks like a pod's answer: an error teaches nothing, a success only with a
+    # served endpoint named.
     if address and 200 <= status < 300:
         return Outcome.SERVED, address, 1
     return Outcome.UNCONFIRMED, address, 1

@@ -1,12 +1,11 @@
-"""The reference transport: ext_proc and health over grpc.aio. Carries bytes between Envoy and exchanges, nothing else."""
+"""The reference transport: ext_proc and health over grpc.aio, between Envoy's bytes and the exchanges."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -16,7 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
 from poolpilot_picker.extproc.codec import dispatch, encode
-from poolpilot_picker.extproc.exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from poolpilot_picker.extproc.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrpcTransport:
-    """A server for one pool's exchanges. `new_exchange` makes the state machine of a stream, `now` is the clock (ms)."""
+    """A server for one pool. `new_exchange` makes the state machine of a stream, `now` is the clock (ms)."""
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
-"""place(request): may it go now; choose and book in one synchronous step; later: served, first token, end. Time is an argument.
+"""Places requests: choose and book in one synchronous step; follows them to their end. Time is an argument.
 
-`Pool` is what the rooms above use: `Pool.place(request, now) -> Placement`, then `Pool.served`, `Pool.first_token` and, exactly
-once, `Pool.finish`. Sources feed it through `Pool.apply_endpoints`, `apply_sample`, `apply_served_models`, `restarted`.
+`Pool` is what the rooms above use: `Pool.place(request, now) -> Placement`, then `Pool.served`, `Pool.first_token`
+and, exactly once, `Pool.finish`. Sources feed it through `Pool.apply_endpoints`, `apply_sample`,
+`apply_served_models` and `restarted`.
 """

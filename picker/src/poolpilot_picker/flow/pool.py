@@ -185,7 +185,7 @@ class Pool:
         return [endpoint for endpoint in self.table.wanted() if endpoint.spec.host == host]
 
     def _veto_models(self, view: DecisionView) -> None:
-        """Leaves the endpoints that serve the model; where none is known to, leaves all: the engine answers better than we."""
+        """Leaves the endpoints that serve the model; where none does, leaves all: the engine answers that best."""
         model = view.request.target_model
         if not model:
             return
@@ -219,7 +219,10 @@ class Pool:
         cached = float(view.cached_tokens[endpoint.slot])
         if request.is_inference:
             self._speed[endpoint].placed(
-                forecast.uncached_tokens, request.prompt_tokens - forecast.uncached_tokens, forecast.ttft_ms, cold_adapter=cold
+                forecast.uncached_tokens,
+                request.prompt_tokens - forecast.uncached_tokens,
+                forecast.ttft_ms,
+                cold_adapter=cold,
             )
             self._trust[endpoint].placed(cached)
             if request.prompt_tokens > 0:
@@ -315,7 +318,7 @@ class Pool:
     def _forget(self, endpoint: Endpoint) -> None:
         """The endpoint's slot is free: nothing of it may reach who gets the slot next."""
         for known in (self._speed, self._trust, self._failures, self._samples, self._window_start):
-            known.pop(endpoint, None)  # type: ignore[attr-defined]
+            known.pop(endpoint, None)
         self._failing.discard(endpoint)
         self.prefixes.clear(endpoint.slot)
         self.adapters.clear(endpoint.slot)
@@ -349,15 +352,17 @@ class Pool:
         if sample.kv_capacity_tokens and table.kv_capacity[slot] != sample.kv_capacity_tokens:
             table.kv_capacity[slot] = sample.kv_capacity_tokens
         if sample.kv_capacity_tokens:
-            self.prefixes.set_capacity(slot, 0.0 if sample.prefix_caching is False else float(sample.kv_capacity_tokens))
+            self.prefixes.set_capacity(
+                slot, 0.0 if sample.prefix_caching is False else float(sample.kv_capacity_tokens)
+            )
         if sample.block_tokens:
             table.block_tokens[slot] = sample.block_tokens
         if sample.max_sequences:
             table.max_sequences[slot] = sample.max_sequences
         self.adapters.apply_sample(slot, sample)
-        if previous is not None:
-            if (sample.preemptions or 0.0) > (previous.preemptions or 0.0) and previous.preemptions is not None:
-                table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
+        before = previous.preemptions if previous is not None else None
+        if before is not None and sample.preemptions is not None and sample.preemptions > before:
+            table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
         self._samples[endpoint] = sample
         if sample.waiting is not None:
             self.ledger.reconcile_queue(endpoint, sample.taken_ms, sample.waiting, now)
@@ -399,7 +404,12 @@ class Pool:
             self._publish_speeds()
 
     def _learn_lengths(self, start: EngineSample, sample: EngineSample) -> None:
-        counters = (sample.generated_tokens, start.generated_tokens, sample.requests_succeeded, start.requests_succeeded)
+        counters = (
+            sample.generated_tokens,
+            start.generated_tokens,
+            sample.requests_succeeded,
+            start.requests_succeeded,
+        )
         if None in counters:
             return
         tokens = (sample.generated_tokens or 0.0) - (start.generated_tokens or 0.0)

@@ -1,4 +1,4 @@
-"""Why an endpoint was chosen: every candidate with every term, and what excluded the others. Kept for people, not read by the picker."""
+"""Why an endpoint was chosen: every candidate with every term, and what excluded the others. Kept for people."""
 
 from __future__ import annotations
 

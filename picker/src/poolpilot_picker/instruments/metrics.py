@@ -1,7 +1,7 @@
 """Metrics of requests, decisions and bookings. Any room may count; only admin renders.
 
-Names that operators' dashboards already know are kept (llm-d-router 0.10, prefix `llm_d_epp_`); what exists only here has the
-prefix `poolpilot_`. Children are cached per label set: the hot path touches no label lookup of the library.
+Names that operators' dashboards already know are kept (llm-d-router 0.10, prefix `llm_d_epp_`); what exists only here
+has the prefix `poolpilot_`. Children are cached per label set: the hot path touches no label lookup of the library.
 """
 
 from __future__ import annotations
@@ -13,10 +13,45 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 LABEL_VALUES: Final = 1_000
 """Distinct values kept per label; later ones are reported as `other`."""
 
-_DURATION = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180,
-             240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
+_DURATION = (
+    0.005,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+    0.8,
+    1,
+    1.25,
+    1.5,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    10,
+    15,
+    20,
+    30,
+    45,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    480,
+    600,
+    900,
+    1200,
+    1800,
+    2700,
+    3600,
+)
 _TTFT = _DURATION[: _DURATION.index(120) + 1]
-_TOKENS = tuple([1, *(2**power for power in range(3, 21))])
+_TOKENS = (1, *(2**power for power in range(3, 21)))
 _SIZES = tuple(2**power for power in range(6, 31))
 _DECISION = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
@@ -59,20 +94,76 @@ class PickerMetrics:
         self.registry = registry
         prefix = "llm_d_epp_"
         self._total = Counter(prefix + "request", "Requests received", _L4, registry=registry)
-        self._errors = Counter(prefix + "request_error", "Requests that ended in an error", (*_L4, "error_code"), registry=registry)
-        self._duration = Histogram(prefix + "request_duration_seconds", "From request headers to the end of the exchange", _L4, buckets=_DURATION, registry=registry)
+        self._errors = Counter(
+            prefix + "request_error", "Requests that ended in an error", (*_L4, "error_code"), registry=registry
+        )
+        self._duration = Histogram(
+            prefix + "request_duration_seconds",
+            "From request headers to the end of the exchange",
+            _L4,
+            buckets=_DURATION,
+            registry=registry,
+        )
         self._size = Histogram(prefix + "request_size_bytes", "Request bodies", _L4, buckets=_SIZES, registry=registry)
-        self._input = Histogram(prefix + "request_input_tokens", "Prompt tokens (estimated unless usage was seen)", _L4, buckets=_TOKENS, registry=registry)
-        self._output = Histogram(prefix + "request_output_tokens", "Output tokens of observed exchanges", _L4, buckets=_TOKENS, registry=registry)
-        self._cached = Histogram(prefix + "request_cached_tokens", "Prompt tokens predicted to be cached where the request was placed", _L4, buckets=_TOKENS, registry=registry)
-        self._ttft = Histogram(prefix + "request_ttft_seconds", "Time to first token of observed exchanges", _L4, buckets=_TTFT, registry=registry)
+        self._input = Histogram(
+            prefix + "request_input_tokens",
+            "Prompt tokens (estimated unless usage was seen)",
+            _L4,
+            buckets=_TOKENS,
+            registry=registry,
+        )
+        self._output = Histogram(
+            prefix + "request_output_tokens",
+            "Output tokens of observed exchanges",
+            _L4,
+            buckets=_TOKENS,
+            registry=registry,
+        )
+        self._cached = Histogram(
+            prefix + "request_cached_tokens",
+            "Prompt tokens predicted to be cached where the request was placed",
+            _L4,
+            buckets=_TOKENS,
+            registry=registry,
+        )
+        self._ttft = Histogram(
+            prefix + "request_ttft_seconds",
+            "Time to first token of observed exchanges",
+            _L4,
+            buckets=_TTFT,
+            registry=registry,
+        )
         self._running = Gauge(prefix + "request_running", "Requests in flight", _L4, registry=registry)
-        self.decision = Histogram(prefix + "scheduler_e2e_duration_seconds", "Choosing and booking", buckets=_DECISION, registry=registry)
-        self._attempts = Counter(prefix + "scheduler_attempts", "Decisions", ("status", "target_model_name", "endpoint_name"), registry=registry)
-        self.refused = Counter("poolpilot_requests_refused", "Requests answered by the picker itself", ("pool", "code", "reason"), registry=registry)
-        self.outcomes = Counter("poolpilot_exchanges", "Exchanges that were placed, by how they ended", ("pool", "outcome"), registry=registry)
-        self.moved = Counter("poolpilot_bookings_moved", "Bookings moved because another endpoint served", ("pool",), registry=registry)
-        self.events = Counter("poolpilot_events", "Rare events worth an alert: telemetry errors, duplicate ends of stream, plugin failures", ("kind",), registry=registry)
+        self.decision = Histogram(
+            prefix + "scheduler_e2e_duration_seconds", "Choosing and booking", buckets=_DECISION, registry=registry
+        )
+        self._attempts = Counter(
+            prefix + "scheduler_attempts",
+            "Decisions",
+            ("status", "target_model_name", "endpoint_name"),
+            registry=registry,
+        )
+        self.refused = Counter(
+            "poolpilot_requests_refused",
+            "Requests answered by the picker itself",
+            ("pool", "code", "reason"),
+            registry=registry,
+        )
+        self.outcomes = Counter(
+            "poolpilot_exchanges",
+            "Exchanges that were placed, by how they ended",
+            ("pool", "outcome"),
+            registry=registry,
+        )
+        self.moved = Counter(
+            "poolpilot_bookings_moved", "Bookings moved because another endpoint served", ("pool",), registry=registry
+        )
+        self.events = Counter(
+            "poolpilot_events",
+            "Rare events worth an alert: telemetry errors, duplicate ends of stream, plugin failures",
+            ("kind",),
+            registry=registry,
+        )
         self._models, self._tenants = LabelCap(), LabelCap()
         self._endpoints = LabelCap()
         self._handles: dict[tuple[str, str, str, int], RequestHandles] = {}
@@ -89,10 +180,16 @@ class PickerMetrics:
             if len(self._handles) > 4 * LABEL_VALUES:
                 self._handles.clear()
             labels = self._labels(model, target, tenant, priority)
-            families = (
-                self._total, self._duration, self._size, self._input, self._output, self._cached, self._ttft, self._running,
-            )  # fmt: skip
-            handles = self._handles[key] = RequestHandles(*(family.labels(*labels) for family in families))
+            handles = self._handles[key] = RequestHandles(
+                total=self._total.labels(*labels),
+                duration=self._duration.labels(*labels),
+                size=self._size.labels(*labels),
+                input_tokens=self._input.labels(*labels),
+                output_tokens=self._output.labels(*labels),
+                cached_tokens=self._cached.labels(*labels),
+                ttft=self._ttft.labels(*labels),
+                running=self._running.labels(*labels),
+            )
         return handles
 
     def error(self, model: str, target: str, tenant: str, priority: int, code: str) -> None:

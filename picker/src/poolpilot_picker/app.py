@@ -1,0 +1,352 @@
+"""The composition root: builds the rooms from options, wires them, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from poolpilot_picker.admin.collector import PoolCollector, ProcessCollector, ProcessFacts
+from poolpilot_picker.admin.server import AdminServer
+from poolpilot_picker.admin.views import Readiness
+from poolpilot_picker.config.load import LoadedConfig, load
+from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
+from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
+from poolpilot_picker.envoy.eds import EdsError, EdsWriter
+from poolpilot_picker.errors import ConfigurationError, RequestRefused, ServiceUnavailable
+from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
+from poolpilot_picker.extproc.grpc_transport import GrpcTransport, ListenerSettings, TlsFiles
+from poolpilot_picker.feed import PoolFeed
+from poolpilot_picker.flow.pool import Pool, PoolSettings
+from poolpilot_picker.instruments.metrics import PickerMetrics
+from poolpilot_picker.routing.pipeline import PluginGuard
+from poolpilot_picker.routing.registry import build_profile, default_registry
+from poolpilot_picker.sources.cadence import Cadence
+from poolpilot_picker.sources.discovery import FileDiscovery
+from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.sources.http import Limits
+from poolpilot_picker.sources.telemetry import TelemetrySource
+from poolpilot_picker.sources.watch import Settings as ReadSettings
+from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from poolpilot_picker.sources.credentials import BearerToken
+
+log = logging.getLogger(__name__)
+
+CONFIG_POLL_S: Final = 0.5
+GIE_HEALTH_SERVICE: Final = "inference-extension"
+"""The service name that the reference charts probe."""
+
+
+def monotonic_ms() -> float:
+    """The picker's clock."""
+    return time.monotonic() * 1000.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line decides."""
+
+    listen: str = "[::]:9002"
+    admin: tuple[str, int] = ("::", 9090)
+    pool: str = "default"
+    endpoints: tuple[EndpointSpec, ...] = ()
+    endpoints_file: Path | None = None
+    engine: str = "vllm"
+    config_file: Path | None = None
+    policy: str = DEFAULT_POLICY
+    eds_dir: Path | None = None
+    drain_s: float = 30.0
+    engine_token: BearerToken | None = None
+    tls: TlsFiles | None = None
+    seed: int | None = None
+
+
+class ConfigReloads:
+    """What became of newer configuration files."""
+
+    __slots__ = ("accepted", "problems", "refused")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.refused = 0
+        self.problems: tuple[str, ...] = ()
+        """Why the newest file is not in force; empty when it is."""
+
+    def accept(self) -> None:
+        """The newest file is in force."""
+        self.accepted += 1
+        self.problems = ()
+
+    def refuse(self, problems: tuple[str, ...]) -> None:
+        """The newest file is bad: counted and said once."""
+        if problems == self.problems:
+            return
+        self.refused += 1
+        self.problems = problems
+        for problem in problems:
+            log.error("configuration stays as it is: %s", problem)
+
+
+class Picker:
+    """One running picker with one pool."""
+
+    def __init__(self, options: Options, now: Callable[[], float] = monotonic_ms) -> None:
+        self.options = options
+        self.draining = False
+        self._now = now
+        self._tasks: list[asyncio.Task[None]] = []
+        self._eds_problem = ""
+        self._plugins = default_registry()
+        self._guard = PluginGuard(log=log.warning)
+        self.config = self._first_config()
+        self._reloads = ConfigReloads()
+        settings = self.config.settings
+        registry = CollectorRegistry()
+        self.metrics = PickerMetrics(registry)
+        models = {**PROFILES, **settings.step_models.profiles}
+        prior = settings.step_models.prior or GENERIC
+        self.pool = Pool(
+            options.pool,
+            build_profile(self.config, self._guard),
+            random.Random(options.seed),
+            _pool_settings(self.config),
+            EndpointTable(lambda spec: step_model(spec.labels, models, prior)),
+        )
+        self._exchange_settings = _exchange_settings(self.config)
+        feed = PoolFeed(self.pool, now)
+        self.telemetry = TelemetrySource(
+            feed,
+            settings=ReadSettings(
+                cadence=Cadence(
+                    fast_ms=settings.telemetry.busy_interval_ms, slow_ms=settings.telemetry.idle_interval_ms
+                ),
+                limits=Limits(timeout_ms=settings.telemetry.timeout_ms),
+            ),
+            token=options.engine_token,
+            in_flight=feed.in_flight,
+            now=now,
+        )
+        self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None else None
+        self._discovery = (
+            FileDiscovery(
+                options.endpoints_file,
+                self.apply_endpoints,
+                engines=tuple(BUILTIN),
+                default_engine=options.engine,
+                now=now,
+            )
+            if options.endpoints_file is not None
+            else None
+        )
+        self.transport = GrpcTransport(
+            ListenerSettings(
+                address=options.listen, max_receive_bytes=settings.limits.max_body_bytes + 2 * 2**20, tls=options.tls
+            ),
+            self.new_exchange,
+            now,
+            health_services=(options.pool, GIE_HEALTH_SERVICE),
+        )
+        registry.register(PoolCollector(self._pools, now))
+        registry.register(ProcessCollector(self._facts))
+        self.admin = AdminServer(options.admin, self._pools, registry, self.readiness, now, self.describe)
+
+    def _pools(self) -> list[Pool]:
+        return [self.pool]
+
+    # ---- requests
+
+    def new_exchange(self) -> Exchange:
+        """The state machine of a new stream, under the configuration of this moment."""
+        return Exchange(self.pool, self.metrics, self._exchange_settings, refusal=self._refusal)
+
+    def _refusal(self) -> RequestRefused | None:
+        if not self.draining:
+            return None
+        return ServiceUnavailable("the picker is shutting down", dropped_reason="rejected-shutting-down")
+
+    # ---- configuration
+
+    def _first_config(self) -> LoadedConfig:
+        file = self.options.config_file
+        if file is None:
+            return load(policy_config(self.options.policy), self._plugins, f"policy {self.options.policy}")
+        config = load(_read_text(file), self._plugins, str(file))
+        for warning in config.warnings:
+            log.warning(warning)
+        return config
+
+    async def _watch_config(self, file: Path) -> None:
+        """Offers every new content of the file; a bad one changes nothing but the readiness detail, metric and log."""
+        seen = await asyncio.to_thread(_read_text, file)
+        while True:
+            await asyncio.sleep(CONFIG_POLL_S)
+            try:
+                text = await asyncio.to_thread(_read_text, file)
+            except ConfigurationError as error:
+                self._reloads.refuse(error.problems)
+                seen = ""
+                continue
+            if text != seen:
+                seen = text
+                self.offer_config(text, str(file))
+
+    def offer_config(self, text: str, source: str) -> bool:
+        """Takes a new configuration if it is good; True if it is now in force."""
+        try:
+            config = load(text, self._plugins, source)
+            # Built before anything is replaced: a plugin that cannot be built keeps the old profile.
+            profile = build_profile(config, self._guard)
+        except ConfigurationError as error:
+            self._reloads.refuse(error.problems)
+            return False
+        self._reloads.accept()
+        self.config = config
+        self.pool.policy = profile
+        self.pool.settings = _pool_settings(config)
+        self._exchange_settings = _exchange_settings(config)
+        for warning in config.warnings:
+            log.warning(warning)
+        log.info("configuration reloaded", extra={"profile": config.profile.describe()})
+        return True
+
+    # ---- endpoints
+
+    def apply_endpoints(self, specs: list[EndpointSpec]) -> None:
+        """Makes pool, telemetry and the gateway's endpoint file know the wanted endpoints."""
+        added, removed = self.pool.apply_endpoints(specs)
+        if added or removed:
+            log.info(
+                "endpoints changed",
+                extra={"added": [one.address for one in added], "removed": [one.address for one in removed]},
+            )
+        self.telemetry.update(specs)
+        self._write_eds()
+
+    def _write_eds(self) -> None:
+        if self._eds is None:
+            return
+        try:
+            self._eds.write([endpoint.spec for endpoint in self.pool.table.wanted()])
+        except EdsError as error:
+            self._eds_problem = str(error)
+            self.metrics.events.labels("eds-write-failed").inc()
+            log.error("endpoint file for the gateway: %s", error)
+        else:
+            self._eds_problem = ""
+
+    # ---- views
+
+    def readiness(self) -> Readiness:
+        """Ready as soon as discovery has spoken; an empty pool is ready too: its answer is 503 with a reason."""
+        detail: dict[str, str] = {}
+        discovered = self._discovery is None or self._discovery.status.ready
+        if self.draining:
+            detail["draining"] = "shutting down: no new streams are taken"
+        if not discovered:
+            detail["discovery"] = "no endpoints file has been read yet"
+        elif self._discovery is not None and self._discovery.status.problems:
+            detail["discovery"] = "the last good endpoints stay in force: " + "; ".join(self._discovery.status.problems)
+        if self._reloads.problems:
+            detail["configuration"] = "the last good configuration stays in force: " + "; ".join(self._reloads.problems)
+        if self._eds_problem:
+            detail["endpoint-file"] = self._eds_problem
+        if not self.pool.table.wanted():
+            detail["endpoints"] = "the pool has no endpoints: requests are answered 503"
+        ready = discovered and not self.draining
+        return Readiness(ready=ready, detail=detail, pools={self.pool.name: ready})
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration in force."""
+        return {
+            "source": self.config.source,
+            "profile": self.config.profile.describe(),
+            "warnings": list(self.config.warnings),
+            "problems_of_newer_file": list(self._reloads.problems),
+            "settings": msgspec.to_builtins(self.config.settings),
+        }
+
+    def _facts(self) -> ProcessFacts:
+        return ProcessFacts(
+            streams_open=self.transport.streams,
+            streams_total=self.transport.streams_total,
+            config_reloads=self._reloads.accepted,
+            config_refusals=self._reloads.refused,
+            plugin_failures=self._guard.failures,
+            telemetry_errors=self.telemetry.stats.errors,
+            telemetry_remarks=self.telemetry.stats.remarks,
+            telemetry_polls=self.telemetry.stats.polls,
+            engine_restarts=self.telemetry.stats.restarts,
+            discovery_failures=self._discovery.status.failures if self._discovery else 0,
+        )
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Discovers, listens, serves. Raises ConfigurationError or OSError where that is not possible."""
+        if self._discovery is not None:
+            self._discovery.load()
+        else:
+            self.apply_endpoints(list(self.options.endpoints))
+        await self.admin.start()
+        await self.transport.start()
+        self._spawn(self.telemetry.run())
+        if self._discovery is not None:
+            self._spawn(self._discovery.run())
+        if self.options.config_file is not None:
+            self._spawn(self._watch_config(self.options.config_file))
+        await self.transport.set_serving(serving=True)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        task.add_done_callback(_report_death)
+        self._tasks.append(task)
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Readiness off, no new streams, open ones finish within the drain time; then everything closes."""
+        self.draining = True
+        await self.transport.set_serving(serving=False)
+        await self.transport.drain(self.options.drain_s if drain_s is None else drain_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            await self.telemetry.close()
+        await self.admin.stop()
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error}") from error
+
+
+def _report_death(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("a background task died", exc_info=task.exception())
+
+
+def _pool_settings(config: LoadedConfig) -> PoolSettings:
+    settings = config.settings
+    return PoolSettings(
+        stale_after_ms=settings.telemetry.stale_after_ms,
+        observe_share=settings.response_observation.share,
+        receipt_share=settings.receipts.share,
+        receipts_kept=settings.receipts.keep,
+    )
+
+
+def _exchange_settings(config: LoadedConfig) -> ExchangeSettings:
+    return ExchangeSettings(
+        receipt_header=config.settings.receipts.header, strip_headers=config.settings.strip_request_headers
+    )

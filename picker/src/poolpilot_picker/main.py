@@ -1,0 +1,231 @@
+"""The command line of the picker: flags → options, then one event loop until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import grpc.aio
+import msgspec
+import uvloop
+
+from poolpilot_picker.app import Options, Picker
+from poolpilot_picker.config.policies import DEFAULT_POLICY, POLICIES
+from poolpilot_picker.errors import ConfigurationError
+from poolpilot_picker.extproc.grpc_transport import TlsFiles
+from poolpilot_picker.instruments.logs import configure
+from poolpilot_picker.sources.credentials import BearerToken
+from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
+from poolpilot_picker.sources.engines import BUILTIN
+
+log = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    p = argparse.ArgumentParser(
+        prog="poolpilot-picker",
+        description="Endpoint picker for LLM requests: an Envoy ext_proc server. Exit codes: 0 stopped by a signal, "
+        "1 could not start, 2 wrong flags or configuration.",
+    )
+    p.add_argument("--version", action="store_true", help="print the version and exit")
+    data = p.add_argument_group("data port")
+    data.add_argument(
+        "--listen",
+        default="[::]:9002",
+        metavar="ADDR:PORT",
+        help="ext_proc and gRPC health (default [::]:9002; port 0 chooses one)",
+    )
+    data.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain; with --tls-key the port speaks TLS"
+    )
+    data.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM private key")
+    data.add_argument("--client-ca", type=Path, metavar="FILE", help="PEM CA of the client certificates to ask for")
+    pool = p.add_argument_group("pool")
+    pool.add_argument("--pool-name", default="default", metavar="NAME", help="name in metrics, health and receipts")
+    pool.add_argument("--endpoints", default="", metavar="IP:PORT,…", help="the model servers")
+    pool.add_argument("--endpoints-file", type=Path, metavar="FILE", help="YAML list of endpoints, watched")
+    pool.add_argument(
+        "--engine",
+        default="vllm",
+        choices=sorted(BUILTIN),
+        help="engine type of endpoints that name none (default vllm)",
+    )
+    pool.add_argument(
+        "--engine-api-key-file", type=Path, metavar="FILE", help="bearer token for the engines' /metrics and /v1/models"
+    )
+    pool.add_argument("--engine-api-key-env", metavar="NAME", help="the same, from an environment variable")
+    pool.add_argument("--eds-dir", type=Path, metavar="DIR", help="keep DIR/eds.json for Envoy's override_host cluster")
+    policy = p.add_argument_group("policy")
+    policy.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig, watched")
+    policy.add_argument(
+        "--policy",
+        default=DEFAULT_POLICY,
+        choices=POLICIES,
+        help=f"a ready-made configuration (default {DEFAULT_POLICY})",
+    )
+    policy.add_argument("--seed", type=int, help="seed of random ties, for reproducible tests")
+    life = p.add_argument_group("operation")
+    life.add_argument(
+        "--admin",
+        default="[::]:9090",
+        metavar="ADDR:PORT",
+        help="metrics, health and debug pages over HTTP (default [::]:9090)",
+    )
+    life.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long open exchanges may go on after SIGTERM (default 30)",
+    )
+    life.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    life.add_argument("--print-ready", action="store_true", help="print one JSON line with the chosen ports when ready")
+    return p
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Checks the flags that argparse cannot. Raises ConfigurationError with every problem."""
+    problems: list[str] = []
+    if bool(arguments.endpoints) == (arguments.endpoints_file is not None):
+        problems.append("give either --endpoints or --endpoints-file: the picker must know its model servers")
+    if arguments.config_file is not None and arguments.policy != DEFAULT_POLICY:
+        problems.append("--config-file and --policy exclude each other: a file says itself which policy it is")
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        problems.append("--tls-cert and --tls-key go together")
+    if arguments.client_ca is not None and arguments.tls_cert is None:
+        problems.append("--client-ca needs --tls-cert and --tls-key")
+    if not arguments.drain_timeout >= 0:
+        problems.append(f"--drain-timeout is {arguments.drain_timeout}; allowed is 0 or more seconds")
+    if arguments.eds_dir is not None and not arguments.eds_dir.is_dir():
+        problems.append(f"--eds-dir {arguments.eds_dir}: no such directory")
+    problems += [
+        f"--{flag} is {value!r}; allowed is ADDRESS:PORT, IPv6 in brackets, port 0-65535"
+        for flag, value in (("listen", arguments.listen), ("admin", arguments.admin))
+        if _host_port(value) is None
+    ]
+    endpoints, token, tls = [], None, None
+    try:
+        if arguments.endpoints:
+            endpoints = parse_endpoint_flag(arguments.endpoints, engine=arguments.engine)
+        if arguments.engine_api_key_file is not None or arguments.engine_api_key_env is not None:
+            token = BearerToken(file=arguments.engine_api_key_file, env=arguments.engine_api_key_env)
+        if arguments.tls_cert is not None and arguments.tls_key is not None:
+            tls = TlsFiles(
+                certificate=_pem(arguments.tls_cert, "--tls-cert"),
+                key=_pem(arguments.tls_key, "--tls-key"),
+                client_ca=_pem(arguments.client_ca, "--client-ca") if arguments.client_ca is not None else None,
+            )
+    except ConfigurationError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigurationError(*problems)
+    admin = _host_port(arguments.admin)
+    assert admin is not None
+    return Options(
+        listen=arguments.listen,
+        admin=admin,
+        pool=arguments.pool_name,
+        endpoints=tuple(endpoints),
+        endpoints_file=arguments.endpoints_file,
+        engine=arguments.engine,
+        config_file=arguments.config_file,
+        policy=arguments.policy,
+        eds_dir=arguments.eds_dir,
+        drain_s=arguments.drain_timeout,
+        engine_token=token,
+        tls=tls,
+        seed=arguments.seed,
+    )
+
+
+def _host_port(text: str) -> tuple[str, int] | None:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        return None
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        return None
+    return host.strip("[]"), int(port)
+
+
+def _pem(file: Path, flag: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{flag} {file}: cannot be read: {error.strerror}") from error
+
+
+async def serve(options: Options, *, print_ready: bool) -> None:
+    """Runs a picker until SIGTERM or SIGINT; a second signal ends the drain at once."""
+    # Channel code of grpc.aio polls in a loop of its own; it must be bound to this one.
+    grpc.aio.init_grpc_aio()
+    picker = Picker(options)
+    loop = asyncio.get_running_loop()
+    stopping, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stopping.is_set() else stopping).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await picker.start()
+    # What is alive now stays alive: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    ready = {"port": picker.transport.port, "admin_port": picker.admin.port, "pid": os.getpid()}
+    log.info("ready", extra={**ready, "profile": picker.config.profile.describe()})
+    if print_ready:
+        sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
+        sys.stdout.flush()
+    await stopping.wait()
+    log.info("draining", extra={"open_streams": picker.transport.streams, "seconds": options.drain_s})
+    drain = asyncio.ensure_future(picker.stop())
+    hurried = asyncio.ensure_future(hurry.wait())
+    await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    if not drain.done():
+        log.warning("second signal: open exchanges are given up")
+        drain.cancel()
+    hurried.cancel()
+    await asyncio.gather(drain, hurried, return_exceptions=True)
+    log.info("stopped")
+
+
+def _fail(problems: tuple[str, ...] | list[str], code: int) -> int:
+    for problem in problems:
+        sys.stderr.write(f"poolpilot-picker: {problem}\n")
+    return code
+
+
+def main(argv: list[str]) -> int:
+    """Runs the picker; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    if arguments.version:
+        from importlib.metadata import version
+
+        sys.stdout.write(version("poolpilot") + "\n")
+        return 0
+    configure(arguments.log_level)
+    try:
+        options = options_of(arguments)
+        uvloop.run(serve(options, print_ready=arguments.print_ready))
+    except ConfigurationError as error:
+        return _fail(error.problems, error.exit_code)
+    except OSError as error:
+        return _fail([f"could not start: {error.strerror or error}"], 1)
+    except RuntimeError as error:
+        # grpc reports a taken port this way.
+        return _fail([f"could not start: {error}"], 1)
+    return 0
+
+
+def console() -> NoReturn:
+    """`python -m poolpilot_picker`."""
+    sys.exit(main(sys.argv[1:]))
