@@ -36,16 +36,15 @@ def main(argv: list[str]) -> int:
     registry = default_registry()
     try:
         add_user_plugins(registry)
-        match arguments.command:
-            case "check":
-                return _check(arguments.files, registry)
-            case "default":
-                config = load(policy_config(arguments.policy), registry, f"policy {arguments.policy}")
-                sys.stdout.write(render_config(config))
-            case "show":
-                sys.stdout.write(render_config(load(_read(arguments.file), registry, arguments.file)))
-            case "plugins":
-                return _plugins(arguments.names, registry)
+        if arguments.command == "check":
+            return _check(arguments.files, registry)
+        if arguments.command == "plugins":
+            return _plugins(arguments.names, registry)
+        if arguments.command == "default":
+            text, source = policy_config(arguments.policy), f"policy {arguments.policy}"
+        else:
+            text, source = _read(arguments.file), arguments.file
+        sys.stdout.write(render_config(load(text, registry, source)))
     except ConfigurationError as error:
         _complain(error.problems)
         return error.exit_code
