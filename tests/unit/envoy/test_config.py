@@ -134,6 +134,13 @@ def test_times_and_sizes_land_where_they_belong() -> None:
     assert clusters(config)["pool"]["connect_timeout"] == "0.5s"
 
 
+def test_the_connection_buffer_follows_the_body_limit_down_but_not_up() -> None:
+    """The route's limit only raises the listener's."""
+    for limit, expected in ((65_536, 65_536), (1 << 20, 1 << 20), (64 << 20, 1 << 20)):
+        [listener] = bootstrap(EnvoySettings(max_body_bytes=limit))["static_resources"]["listeners"]
+        assert listener["per_connection_buffer_limit_bytes"] == expected
+
+
 def test_several_pickers_and_names() -> None:
     """Addresses need no resolver; one name is enough to need one."""
     two = bootstrap(EnvoySettings(pickers=(HostPort("10.0.0.1", 9002), HostPort("::1", 9002))))

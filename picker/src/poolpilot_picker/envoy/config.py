@@ -117,7 +117,8 @@ def _listener(settings: EnvoySettings) -> Message:
     return {
         "name": settings.name,
         "address": _address(settings.listen),
-        "per_connection_buffer_limit_bytes": 1 << 20,
+        # The route's limit only raises this one, and full duplex chunks grow with it.
+        "per_connection_buffer_limit_bytes": min(1 << 20, settings.max_body_bytes),
         "filter_chains": [
             {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
         ],

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.envoy.config import Message
 
 _ALWAYS: Final = {
-    "per_connection_buffer_limit_bytes": "the default; the limit for prompts is request_body_buffer_limit",
+    "per_connection_buffer_limit_bytes": "the limit for prompts is request_body_buffer_limit",
     "typed_config.stream_idle_timeout": "the default of 300 s also cuts requests that wait for a first token",
     "early_header_mutation_extensions": "headers that a client must not bring",
     "request_body_buffer_limit": "room for the longest prompt",
