@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,8 +16,9 @@ from prometheus_client import CollectorRegistry
 from poolpilot_picker.admin.collector import PoolCollector, ProcessCollector, ProcessFacts
 from poolpilot_picker.admin.server import AdminServer
 from poolpilot_picker.admin.views import Readiness
-from poolpilot_picker.config.load import LoadedConfig, load
+from poolpilot_picker.config.entrypoints import add_user_plugins
 from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
+from poolpilot_picker.config.reload import ConfigKeeper
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import ConfigurationError, RequestRefused, ServiceUnavailable
@@ -28,6 +30,7 @@ from poolpilot_picker.instruments.metrics import PickerMetrics
 from poolpilot_picker.routing.pipeline import PluginGuard
 from poolpilot_picker.routing.registry import build_profile, default_registry
 from poolpilot_picker.sources.cadence import Cadence
+from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.discovery import FileDiscovery
 from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.sources.http import Limits
@@ -37,9 +40,8 @@ from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from poolpilot_picker.sources.credentials import BearerToken
+    from poolpilot_picker.config.load import LoadedConfig
 
 log = logging.getLogger(__name__)
 
@@ -71,32 +73,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
-class ConfigReloads:
-    """What became of newer configuration files."""
-
-    __slots__ = ("accepted", "problems", "refused")
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.refused = 0
-        self.problems: tuple[str, ...] = ()
-        """Why the newest file is not in force; empty when it is."""
-
-    def accept(self) -> None:
-        """The newest file is in force."""
-        self.accepted += 1
-        self.problems = ()
-
-    def refuse(self, problems: tuple[str, ...]) -> None:
-        """The newest file is bad: counted and said once."""
-        if problems == self.problems:
-            return
-        self.refused += 1
-        self.problems = problems
-        for problem in problems:
-            log.error("configuration stays as it is: %s", problem)
-
-
 class Picker:
     """One running picker with one pool."""
 
@@ -106,10 +82,12 @@ class Picker:
         self._now = now
         self._tasks: list[asyncio.Task[None]] = []
         self._eds_problem = ""
-        self._plugins = default_registry()
+        self._composed = False
         self._guard = PluginGuard(log=log.warning)
-        self.config = self._first_config()
-        self._reloads = ConfigReloads()
+        plugins = default_registry()
+        add_user_plugins(plugins)
+        text, source = _config_text(options)
+        self._keeper = ConfigKeeper(text, plugins, source, self._apply_config)
         settings = self.config.settings
         registry = CollectorRegistry()
         self.metrics = PickerMetrics(registry)
@@ -117,12 +95,11 @@ class Picker:
         prior = settings.step_models.prior or GENERIC
         self.pool = Pool(
             options.pool,
-            build_profile(self.config, self._guard),
+            self._profile,
             random.Random(options.seed),
             _pool_settings(self.config),
             EndpointTable(lambda spec: step_model(spec.labels, models, prior)),
         )
-        self._exchange_settings = _exchange_settings(self.config)
         feed = PoolFeed(self.pool, now)
         self.telemetry = TelemetrySource(
             feed,
@@ -159,6 +136,7 @@ class Picker:
         registry.register(PoolCollector(self._pools, now))
         registry.register(ProcessCollector(self._facts))
         self.admin = AdminServer(options.admin, self._pools, registry, self.readiness, now, self.describe)
+        self._composed = True
 
     def _pools(self) -> list[Pool]:
         return [self.pool]
@@ -176,48 +154,39 @@ class Picker:
 
     # ---- configuration
 
-    def _first_config(self) -> LoadedConfig:
-        file = self.options.config_file
-        if file is None:
-            return load(policy_config(self.options.policy), self._plugins, f"policy {self.options.policy}")
-        config = load(_read_text(file), self._plugins, str(file))
+    def _apply_config(self, config: LoadedConfig) -> None:
+        """Puts a configuration into force. The profile is built first: one that cannot be built changes nothing."""
+        profile = build_profile(config, self._guard)
+        self.config = config
+        self._profile = profile
+        self._exchange_settings = _exchange_settings(config)
+        if self._composed:
+            self.pool.policy = profile
+            self.pool.settings = _pool_settings(config)
         for warning in config.warnings:
             log.warning(warning)
-        return config
 
     async def _watch_config(self, file: Path) -> None:
-        """Offers every new content of the file; a bad one changes nothing but the readiness detail, metric and log."""
-        seen = await asyncio.to_thread(_read_text, file)
+        """Offers every new content of the file; a bad one changes nothing but readiness detail, metric and log."""
         while True:
             await asyncio.sleep(CONFIG_POLL_S)
             try:
                 text = await asyncio.to_thread(_read_text, file)
             except ConfigurationError as error:
-                self._reloads.refuse(error.problems)
-                seen = ""
+                # Between an unlink and a rename there is no file for a moment; the running configuration is untouched.
+                log.debug("configuration file: %s", error)
                 continue
-            if text != seen:
-                seen = text
-                self.offer_config(text, str(file))
+            self.offer_config(text)
 
-    def offer_config(self, text: str, source: str) -> bool:
+    def offer_config(self, text: str) -> bool:
         """Takes a new configuration if it is good; True if it is now in force."""
-        try:
-            config = load(text, self._plugins, source)
-            # Built before anything is replaced: a plugin that cannot be built keeps the old profile.
-            profile = build_profile(config, self._guard)
-        except ConfigurationError as error:
-            self._reloads.refuse(error.problems)
-            return False
-        self._reloads.accept()
-        self.config = config
-        self.pool.policy = profile
-        self.pool.settings = _pool_settings(config)
-        self._exchange_settings = _exchange_settings(config)
-        for warning in config.warnings:
-            log.warning(warning)
-        log.info("configuration reloaded", extra={"profile": config.profile.describe()})
-        return True
+        offered = self._keeper.offer(text)
+        if offered.changed and offered.accepted:
+            log.info("configuration reloaded", extra={"profile": self.config.profile.describe()})
+        elif offered.changed:
+            for problem in offered.problems:
+                log.error("configuration stays as it is: %s", problem)
+        return offered.accepted
 
     # ---- endpoints
 
@@ -256,8 +225,8 @@ class Picker:
             detail["discovery"] = "no endpoints file has been read yet"
         elif self._discovery is not None and self._discovery.status.problems:
             detail["discovery"] = "the last good endpoints stay in force: " + "; ".join(self._discovery.status.problems)
-        if self._reloads.problems:
-            detail["configuration"] = "the last good configuration stays in force: " + "; ".join(self._reloads.problems)
+        if self._keeper.detail:
+            detail["configuration"] = self._keeper.detail
         if self._eds_problem:
             detail["endpoint-file"] = self._eds_problem
         if not self.pool.table.wanted():
@@ -271,7 +240,7 @@ class Picker:
             "source": self.config.source,
             "profile": self.config.profile.describe(),
             "warnings": list(self.config.warnings),
-            "problems_of_newer_file": list(self._reloads.problems),
+            "problems_of_newer_file": list(self._keeper.problems),
             "settings": msgspec.to_builtins(self.config.settings),
         }
 
@@ -279,8 +248,8 @@ class Picker:
         return ProcessFacts(
             streams_open=self.transport.streams,
             streams_total=self.transport.streams_total,
-            config_reloads=self._reloads.accepted,
-            config_refusals=self._reloads.refused,
+            config_reloads=self._keeper.generation,
+            config_refusals=self._keeper.refused,
             plugin_failures=self._guard.failures,
             telemetry_errors=self.telemetry.stats.errors,
             telemetry_remarks=self.telemetry.stats.remarks,
@@ -322,6 +291,13 @@ class Picker:
         with contextlib.suppress(Exception):
             await self.telemetry.close()
         await self.admin.stop()
+
+
+def _config_text(options: Options) -> tuple[str, str]:
+    """(text, its name in messages)."""
+    if options.config_file is None:
+        return policy_config(options.policy), f"policy {options.policy}"
+    return _read_text(options.config_file), str(options.config_file)
 
 
 def _read_text(file: Path) -> str:

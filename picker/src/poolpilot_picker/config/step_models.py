@@ -19,9 +19,10 @@ OVERHEAD_SEQUENCE_MS: Final = 0.045
 
 
 class StepModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Coefficients in ms. step(B, K) = step_ms + sequence_ms·B + context_ms·K.
+    """Coefficients in ms.
 
-    prefill(u, p) = token_ms·u + token2_ms·(u² + 2·u·p). B: sequences decoding; K: their context tokens; u: uncached prompt tokens; p: prompt tokens found in the cache.
+    step(B, K) = step_ms + sequence_ms·B + context_ms·K, prefill(u, p) = token_ms·u + token2_ms·(u² + 2·u·p), with B
+    sequences decoding, K their context tokens, u uncached prompt tokens, p prompt tokens found in the cache.
     """
 
     step_ms: float

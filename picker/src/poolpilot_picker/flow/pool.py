@@ -18,6 +18,7 @@ from poolpilot_picker.learning.failures import Failures
 from poolpilot_picker.learning.lengths import OutputLengths
 from poolpilot_picker.learning.speed import SpeedLearner, soften
 from poolpilot_picker.learning.tokens import TokenScale
+from poolpilot_picker.requests.request import InferenceRequest
 from poolpilot_picker.routing.decision import Decision, Forecast
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
-    from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.state.endpoints import Mask
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
