@@ -103,10 +103,22 @@ def invalid(location: str, message: str, value: object = None) -> InvalidBodyErr
     return InvalidBodyError(f"1 validation error:\n  {detail}", location)
 
 
+class Kind(msgspec.Struct, frozen=True):
+    """An endpoint that generates."""
+
+    id_prefix: str
+    chat: bool = False
+
+
+CHAT = Kind("chatcmpl-", chat=True)
+COMPLETION = Kind("cmpl-")
+EMBEDDING = Kind("embd-")
+
+
 class Generation(msgspec.Struct, kw_only=True):
     """What a client wants generated, whatever the endpoint."""
 
-    chat: bool
+    kind: Kind
     model: str | None
     prompts: list[tokens.Prompt]
     choices: int
@@ -130,7 +142,14 @@ def chat_generation(body: bytes) -> Generation:
         raise invalid("body.messages", "List should have at least 1 item", "[]")
     prompt = tokens.tokenize(render_chat(request.messages, bytes(request.tools)))
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
-    return _generation(request, [prompt], limit, None, chat=True)
+    return _generation(request, [prompt], limit, None, CHAT)
+
+
+def embedding_request(body: bytes) -> Generation:
+    """Reads an embedding request, which computes its prompts and generates nothing worth telling; raises ApiError."""
+    request = read(body, EmbeddingBody)
+    prompts = read_prompts(request.input, "body.input")
+    return _generation(_Sampling(model=request.model), prompts, 1, None, EMBEDDING)
 
 
 def completion_generation(body: bytes) -> Generation:
@@ -139,11 +158,11 @@ def completion_generation(body: bytes) -> Generation:
     if request.prompt is None:
         raise invalid("body.prompt", "Field required")
     prompts = read_prompts(request.prompt, "body.prompt")
-    return _generation(request, prompts, request.max_tokens, COMPLETION_MAX_TOKENS, chat=False)
+    return _generation(request, prompts, request.max_tokens, COMPLETION_MAX_TOKENS, COMPLETION)
 
 
 def _generation(
-    request: _Sampling, prompts: list[tokens.Prompt], limit: int | None, default: int | None, *, chat: bool
+    request: _Sampling, prompts: list[tokens.Prompt], limit: int | None, default: int | None, kind: Kind
 ) -> Generation:
     options = request.stream_options or StreamOptions()
     choices = 1 if request.n is None else request.n
@@ -163,7 +182,7 @@ def _generation(
             "min_tokens",
         )
     return Generation(
-        chat=chat,
+        kind=kind,
         model=request.model,
         prompts=prompts,
         choices=choices,

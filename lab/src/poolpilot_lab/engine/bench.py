@@ -31,29 +31,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from poolpilot_lab.engine.generation import Answer
-    from poolpilot_lab.engine.model import Outcome
+    from poolpilot_lab.engine.model import Outcome, Sequence
 
 
 async def _serve(config: EngineConfig, pipe: Connection) -> None:
     """Runs the server until the parent says stop, then sends when each token was due, per request."""
     server = EngineServer(config)
     await server.start()
-    due: dict[str, list[float]] = {}
+    due: dict[Sequence, list[float]] = {}
+    names: dict[Sequence, str] = {}
     deliver = server.frontend.driver.deliver
 
     def noted(outcome: Outcome) -> None:
+        for sequence in outcome.first_tokens:
+            answer, _ = cast("tuple[Answer, int]", sequence.tag)
+            names[sequence] = answer.exchange.headers["x-request-id"]
         deliver(outcome)
         for sequence, _ in outcome.tokens:
-            answer, _ = cast("tuple[Answer, int]", sequence.tag)
-            due.setdefault(answer.exchange.headers["x-request-id"], []).append(sequence.last_token)
+            due.setdefault(sequence, []).append(sequence.last_token)
 
     server.frontend.driver.deliver = noted
     pipe.send(server.port)
     started = time.process_time()
     await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
     busy = time.process_time() - started
-    histogram = server.engine.telemetry.inter_token
-    pipe.send({"due": due, "cpu_s": busy, "itl_ms": 1000 * histogram.sum / max(1, histogram.count)})
+    pipe.send({"due": {names[sequence]: times for sequence, times in due.items()}, "cpu_s": busy})
     await server.close()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from poolpilot_lab.engine.model import Engine, Outcome, Sequence
 
@@ -34,6 +34,7 @@ class Driver:
         self.deliver = deliver
         """called after each step with what it brought"""
         self._timer: asyncio.Handle | None = None
+        self._delivering = False
         self.paused = False
         """no step begins or ends while set: a hung engine"""
         self.forgiven = 0
@@ -45,10 +46,12 @@ class Driver:
         """lateness of all steps together"""
         self.worst_ms = 0.0
 
-    def submit(self, sequence: Sequence) -> None:
-        """Hands a new sequence to the engine; raises what `Engine.add` raises."""
-        self._engine.add(sequence, _wall_ms())
-        if self._timer is None:
+    def submit(self, sequences: Iterable[Sequence]) -> None:
+        """Hands new sequences to the engine, which may run them together; raises what `Engine.add` raises."""
+        now = _wall_ms()
+        for sequence in sequences:
+            self._engine.add(sequence, now)
+        if self._timer is None and not self._delivering:
             self._begin(_wall_ms())
 
     def abort(self, sequence: Sequence) -> None:
@@ -106,8 +109,13 @@ class Driver:
         if now - end > _FORGIVE_MS:
             self.forgiven += 1
             end = now
-        self._begin(end)
-        self.deliver(outcome)
+        # Tokens leave before the next step is planned; a request that one of them lets in joins that step.
+        self._delivering = True
+        try:
+            self.deliver(outcome)
+        finally:
+            self._delivering = False
+            self._begin(end)
 
     def _note(self, late_ms: float) -> None:
         self.steps += 1

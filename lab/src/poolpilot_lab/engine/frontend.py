@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from poolpilot_lab.engine import api
+from poolpilot_lab.engine.answers import EmbeddingAnswer, StreamAnswer, WholeAnswer
 from poolpilot_lab.engine.driver import Driver
 from poolpilot_lab.engine.errors import ApiError, BadRequestError, InjectedFailureError
 from poolpilot_lab.engine.faults import FaultError, Faults, parse_faults
-from poolpilot_lab.engine.generation import Answer, Limits, StreamAnswer, WholeAnswer, build_sequences
+from poolpilot_lab.engine.generation import Answer, Limits, build_sequences
 from poolpilot_lab.engine.metrics_page import CONTENT_TYPE, CacheConfig, LoraInfo, MetricsPage
 from poolpilot_lab.engine.model import Accelerator, Engine
 from poolpilot_lab.engine.models import LoadBody, Registry, UnloadBody
@@ -115,6 +116,7 @@ class Frontend:
         routes: dict[str, dict[str, Callable[[Exchange], None]]] = {
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completion},
+            "/v1/embeddings": {"POST": self._embeddings},
             "/v1/models": {"GET": self._models},
             "/tokenize": {"POST": self._tokenize},
             "/health": {"GET": self._empty},
@@ -256,10 +258,20 @@ class Frontend:
             answer = stream
         else:
             answer = WholeAnswer(exchange, request, model, built, self._limits, lambda: self._load_report(exchange))
+        self._submit(answer)
+
+    def _submit(self, answer: Answer) -> None:
         self.answers.add(answer)
-        exchange.on_abort = lambda: self._abort(answer)
-        for sequence in answer.sequences:
-            self.driver.submit(sequence)
+        answer.exchange.on_abort = lambda: self._abort(answer)
+        self.driver.submit(answer.sequences)
+
+    def _embeddings(self, exchange: Exchange) -> None:
+        self._maybe_fail()
+        request = api.embedding_request(exchange.body)
+        adapter = self.registry.resolve(request.model)
+        built = build_sequences(request, adapter, 1, self._limits)
+        model = adapter or (request.model or self.registry.base)
+        self._submit(EmbeddingAnswer(exchange, request, model, built, self._limits))
 
     def _fixed_output(self, exchange: Exchange) -> int | None:
         value = exchange.headers.get(OUTPUT_HEADER)
@@ -290,6 +302,9 @@ class Frontend:
 
     def _forget(self, answer: Answer) -> None:
         self.answers.discard(answer)
+        for sequence in answer.sequences:
+            # Sequence and answer know each other: without the cycle both go at once, not at the next collection.
+            sequence.tag = None
         if not self.answers and self._drained is not None:
             self._drained.set()
 
@@ -300,9 +315,9 @@ class Frontend:
             answer, position = cast("tuple[Answer, int]", sequence.tag)
             answer.progress(position, sequence)
         for sequence in outcome.finished:
-            answer, _ = cast("tuple[Answer, int]", sequence.tag)
-            if answer.done:
-                self._forget(answer)
+            owner = cast("tuple[Answer, int] | None", sequence.tag)
+            if owner is not None and owner[0].done:
+                self._forget(owner[0])
 
 
 def _json(exchange: Exchange, value: object, status: int = 200) -> None:

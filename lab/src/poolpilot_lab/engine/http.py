@@ -195,6 +195,9 @@ class Connection(asyncio.Protocol):
         self._ready.clear()
         if current is not None and current.on_abort is not None:
             current.on_abort()
+            current.on_abort = None
+        # The parser and the connection hold each other.
+        del self._parser
         self._application.disconnected(self)
 
     # -- httptools -----------------------------------------------------------------------------------------------------
