@@ -52,6 +52,29 @@ class VideoHint(msgspec.Struct, frozen=True):
 
 NO_HINT: Final = VideoHint()
 
+MAX_SIDE: Final = 16384
+"""Pixels; a larger resolution is taken for nonsense."""
+
+_VIDEO: Final = frozenset((names.VIDEO_FPS, names.VIDEO_SECONDS, names.VIDEO_RESOLUTION))
+_SELDOM: Final = frozenset(
+    (
+        "content-encoding",
+        "prefer",
+        "upgrade",
+        names.MODEL_NAME,
+        names.RECEIPT,
+        names.TEST_SELECTION,
+        *names.TENANT,
+        *names.OBJECTIVE,
+        *names.ROUTING_KEY,
+        *names.MODEL_REWRITE,
+        *names.SLO_TTFT_MS,
+        *names.SLO_TPOT_MS,
+        *_VIDEO,
+    )
+)
+"""Most requests carry none of these: one look instead of twenty."""
+
 
 class RequestHead(msgspec.Struct, kw_only=True):
     """What the headers say. New header names win over their aliases; of a repeated header the last one counts."""
@@ -109,23 +132,15 @@ def read_head(
 
     `new_id` makes the request id where the client sent none.
     """
-    fields = dict(received)
-    text = fields.get
-
-    def get(name: str) -> str:
-        value = text(name, "")
-        return value if type(value) is str else value.decode("utf-8", "replace")  # type: ignore[union-attr]
-
-    def first(candidates: tuple[str, ...]) -> str:
-        for name in candidates:
-            if name in fields and (value := get(name)):
-                return value
-        return ""
-
+    fields = {name: value if type(value) is str else _text(value) for name, value in received}
+    get = fields.get
     path = get(":path") or get("x-original-path") or get("x-forwarded-path") or DEFAULT_PATH
-    path = path.partition("?")[0].partition("#")[0]
+    if "?" in path or "#" in path:
+        path = path.partition("?")[0].partition("#")[0]
+    content_type = get("content-type", "")
+    if content_type != "application/json":
+        content_type = content_type.partition(";")[0].strip().lower()
     method = get(":method") or "POST"
-    content_type = get("content-type").partition(";")[0].strip().lower()
     request_id = get(names.REQUEST_ID)
     head = RequestHead(
         request_id=request_id or new_id(),
@@ -134,30 +149,33 @@ def read_head(
         method=method,
         kind=kind_of(path),
         content_type=content_type,
-        content_encoding=_encoding(get("content-encoding")),
-        upgrade=method == "CONNECT" or _is_upgrade(get("connection"), get("upgrade")),
+        upgrade=method == "CONNECT",
+        content_length=_whole(get("content-length", "")),
         grpc=content_type.startswith("application/grpc"),
-        tenant=first(names.TENANT),
-        objective=first(names.OBJECTIVE),
-        routing_key=first(names.ROUTING_KEY),
-        model_rewrite=first(names.MODEL_REWRITE),
-        model_hint=get(names.MODEL_NAME),
     )
-    ignored: list[str] = []
-    if "content-length" in fields:
-        head.content_length = _whole(get("content-length"), "content-length", ignored)
-    head.slo_ttft_ms = _slo(names.SLO_TTFT_MS, fields, get, ignored)
-    head.slo_tpot_ms = _slo(names.SLO_TPOT_MS, fields, get, ignored)
-    if "prefer" in fields:
-        head.only_if_cached = "if-available" in (part.strip().lower() for part in get("prefer").split(","))
-    if names.TEST_SELECTION in fields:
-        head.test_selection = tuple(part for raw in get(names.TEST_SELECTION).split(",") if (part := raw.strip()))
-    if names.RECEIPT in fields:
-        head.receipt_wanted = get(names.RECEIPT).strip().lower() not in ("", "0", "false", "no")
-    if names.VIDEO_FPS in fields or names.VIDEO_SECONDS in fields or names.VIDEO_RESOLUTION in fields:
-        head.video = _video(fields, get, ignored)
-    head.ignored = tuple(ignored)
+    if not _SELDOM.isdisjoint(fields):
+        _read_seldom(head, fields)
     return head
+
+
+def _read_seldom(head: RequestHead, fields: Mapping[str, str]) -> None:
+    get = fields.get
+    ignored: list[str] = []
+    head.content_encoding = _encoding(get("content-encoding", ""))
+    head.upgrade = head.upgrade or _is_upgrade(get("connection", ""), get("upgrade", ""))
+    head.tenant = _first(names.TENANT, fields)
+    head.objective = _first(names.OBJECTIVE, fields)
+    head.routing_key = _first(names.ROUTING_KEY, fields)
+    head.model_rewrite = _first(names.MODEL_REWRITE, fields)
+    head.model_hint = get(names.MODEL_NAME, "")
+    head.slo_ttft_ms = _slo(names.SLO_TTFT_MS, fields, ignored)
+    head.slo_tpot_ms = _slo(names.SLO_TPOT_MS, fields, ignored)
+    head.only_if_cached = "if-available" in (part.strip().lower() for part in get("prefer", "").split(","))
+    head.test_selection = tuple(part for raw in get(names.TEST_SELECTION, "").split(",") if (part := raw.strip()))
+    head.receipt_wanted = get(names.RECEIPT, "").strip().lower() not in ("", "0", "false", "no")
+    if not _VIDEO.isdisjoint(fields):
+        head.video = _video(fields, ignored)
+    head.ignored = tuple(ignored)
 
 
 def kind_of(path: str) -> RequestKind:
@@ -183,6 +201,17 @@ def body_use(head: RequestHead, *, end_of_stream: bool) -> BodyUse:
     return BodyUse.OPAQUE
 
 
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def _first(candidates: tuple[str, ...], fields: Mapping[str, str]) -> str:
+    for name in candidates:
+        if value := fields.get(name):
+            return value
+    return ""
+
+
 def _is_upgrade(connection: str, upgrade: str) -> bool:
     # `upgrade: h2c` comes with ordinary POSTs of some HTTP libraries; Envoy treats those as plain requests.
     return bool(upgrade) and upgrade.strip().lower() != "h2c" and "upgrade" in connection.lower()
@@ -193,11 +222,8 @@ def _encoding(value: str) -> str:
     return "" if encoding == "identity" else encoding
 
 
-def _whole(value: str, name: str, ignored: list[str]) -> int | None:
-    if value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    ignored.append(name)
-    return None
+def _whole(value: str) -> int | None:
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
 
 
 def _positive(value: str, name: str, ignored: list[str]) -> float | None:
@@ -211,28 +237,23 @@ def _positive(value: str, name: str, ignored: list[str]) -> float | None:
     return None
 
 
-def _slo(
-    candidates: tuple[str, ...], fields: Mapping[str, str | bytes], get: Callable[[str], str], ignored: list[str]
-) -> float | None:
+def _slo(candidates: tuple[str, ...], fields: Mapping[str, str], ignored: list[str]) -> float | None:
     for name in candidates:
         if name in fields:
-            return _positive(get(name), name, ignored)
+            return _positive(fields[name], name, ignored)
     return None
 
 
-def _video(fields: Mapping[str, str | bytes], get: Callable[[str], str], ignored: list[str]) -> VideoHint:
-    fps = _positive(get(names.VIDEO_FPS), names.VIDEO_FPS, ignored) if names.VIDEO_FPS in fields else None
-    seconds = (
-        _positive(get(names.VIDEO_SECONDS), names.VIDEO_SECONDS, ignored) if names.VIDEO_SECONDS in fields else None
-    )
-    width = height = None
+def _video(fields: Mapping[str, str], ignored: list[str]) -> VideoHint:
+    fps = seconds = width = height = None
+    if names.VIDEO_FPS in fields:
+        fps = _positive(fields[names.VIDEO_FPS], names.VIDEO_FPS, ignored)
+    if names.VIDEO_SECONDS in fields:
+        seconds = _positive(fields[names.VIDEO_SECONDS], names.VIDEO_SECONDS, ignored)
     if names.VIDEO_RESOLUTION in fields:
-        left, _, right = get(names.VIDEO_RESOLUTION).lower().partition("x")
-        size = [
-            int(part) for part in (left.strip(), right.strip()) if part.isascii() and part.isdigit() and len(part) < 6
-        ]
-        if len(size) == 2 and all(0 < side <= 16384 for side in size):
-            width, height = size
+        sides = [_whole(side.strip()) for side in fields[names.VIDEO_RESOLUTION].lower().split("x")]
+        if len(sides) == 2 and all(side and side <= MAX_SIDE for side in sides):
+            width, height = sides
         else:
             ignored.append(names.VIDEO_RESOLUTION)
     return VideoHint(

@@ -33,11 +33,14 @@ _HEADS: Final[Mapping[str | None, bytes]] = {
 class Prompt:
     """Collects the prompt's bytes in template order, and the tokens of what is not text."""
 
-    __slots__ = ("_length", "_pieces", "ids", "marks", "media_tokens", "video")
+    __slots__ = ("_counted", "_length", "_pieces", "ids", "marks", "media_tokens", "raw", "video")
 
     def __init__(self, video: VideoHint = NO_HINT) -> None:
         self._pieces: list[bytes] = []
+        self.raw = self._pieces.append
+        """Adds bytes that the template shows about as they are: text, JSON of tools and calls."""
         self._length = 0
+        self._counted = 0
         self.marks: list[tuple[int, float]] = []
         """(byte position, tokens) of images, audio, video."""
         self.media_tokens = 0.0
@@ -53,11 +56,6 @@ class Prompt:
         """Plain text."""
         self.raw(text.encode())
 
-    def raw(self, piece: bytes) -> None:
-        """Bytes that the template shows about as they are: text, JSON of tools and calls."""
-        self._pieces.append(piece)
-        self._length += len(piece)
-
     def json(self, *values: Raw) -> None:
         """JSON values as the client wrote them; absent ones and null are left out."""
         for value in values:
@@ -67,6 +65,8 @@ class Prompt:
     def attach(self, data: bytes, tokens: float) -> None:
         """Something that is no text: its digest takes part in the chain, its tokens are counted apart."""
         self.raw(BODY + xxh64_digest(data))
+        self._length += sum(map(len, self._pieces[self._counted :]))
+        self._counted = len(self._pieces)
         self.marks.append((self._length, tokens))
         self.media_tokens += tokens
 
@@ -88,25 +88,30 @@ class Prompt:
         elif content:
             self._parts(content)
 
-    def message(self, message: Message) -> None:
-        """A chat message or an item of the Responses API."""
-        self.head(message.role)
-        if message.reasoning_content:
-            self.text(message.reasoning_content)
-        self.content(message.content)
-        if message.refusal:
-            self.text(message.refusal)
-        if message.tool_calls is not ABSENT or message.function_call is not ABSENT:
-            self.json(message.tool_calls, message.function_call)
-        if message.type is not None and message.type != "message":
-            self.json(message.name, message.arguments, message.summary)
-            if message.output is not ABSENT:
-                self._nested(message.output)
-
     def messages(self, messages: Sequence[Message]) -> None:
-        """All messages in order."""
+        """Chat messages, or items of the Responses API."""
+        raw = self.raw
         for message in messages:
-            self.message(message)
+            role, content = message.role, message.content
+            raw(_HEADS.get(role) or MESSAGE + (role or "").encode() + BODY)
+            if message.reasoning_content:
+                self.text(message.reasoning_content)
+            if type(content) is str:
+                raw(content.encode())
+            elif content:
+                self.content(content)
+            if message.refusal:
+                self.text(message.refusal)
+            if message.tool_calls is not ABSENT or message.function_call is not ABSENT:
+                self.json(message.tool_calls, message.function_call)
+            if message.type is not None and message.type != "message":
+                self._item(message)
+
+    def _item(self, item: Message) -> None:
+        # Items of the Responses API that are no messages: calls, their results, reasoning.
+        self.json(item.name, item.arguments, item.summary)
+        if item.output is not ABSENT:
+            self._nested(item.output)
 
     def _parts(self, parts: Sequence[str | Part]) -> None:
         between = b""

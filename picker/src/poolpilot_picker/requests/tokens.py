@@ -1,66 +1,74 @@
 """Text → estimated tokens without a tokenizer: every byte has a weight by what it usually costs. Used by `parse`.
 
-A pool may serve any model, so the estimate is for a generic tokenizer of 100,000 to 200,000 entries; what a model's own
-tokenizer does differently is learned from `usage` and handed in as a factor (`estimate`).
+A pool may serve any model, so the estimate is for no tokenizer in particular. The weights were fitted to the geometric
+mean of five with 128,000 to 200,000 entries (o200k, Llama 3, Qwen 2.5, Tekken, DeepSeek) over prose in 40 languages,
+code, markup, JSON, logs and tables. tests/unit/requests has a table of samples and counts. Those tokenizers themselves
+differ by 1.1 (English) to 2.8 (Hindi): what a model's own does is learned from `usage` and handed in as a factor.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+UNIT: Final = 80
+"""Weights are whole eightieths of a token: so that they fit a byte each, and can be looked up by `bytes.translate`."""
 
 SAMPLE_BYTES: Final = 8192
-"""Longer texts are judged by 64 evenly spaced windows of 128 bytes."""
+"""Longer texts are judged by evenly spaced windows of this total length."""
 WINDOWS: Final = 64
 
+LATIN_LETTERS: Final = 1.0
+"""Tokens per accented letter: it also breaks the word around it."""
 
-def _weights() -> NDArray[np.float32]:
-    weights = np.zeros(256, dtype=np.float32)
-    for byte in range(256):
-        char = chr(byte)
-        if byte >= 0x80:
-            weights[byte] = 0.0  # continuation bytes: the lead byte carries the character
-        elif char.islower():
-            weights[byte] = 0.20
-        elif char.isupper():
-            weights[byte] = 0.35
-        elif char.isdigit():
-            weights[byte] = 0.45
-        elif char == " ":
-            weights[byte] = 0.05
-        elif char in "\n\t":
-            weights[byte] = 0.4
-        else:
-            weights[byte] = 0.55
-    weights[0xC2:0xE0] = 0.45
-    weights[0xE0] = 0.6
-    weights[0xE1:0xF0] = 0.8
-    weights[0xF0:0xF8] = 2.0
-    weights[0x1E] = 3.0
-    weights[0x1F] = 1.0
-    return weights
+WEIGHTS: Final[tuple[tuple[int, int, float], ...]] = (
+    (0x00, 0x80, 0.41),  # punctuation; the rows below overwrite their parts
+    (0x1E, 0x1F, 3.0),  # what a chat template writes around a message (requests.prompt)
+    (0x1F, 0x20, 1.0),
+    (0x20, 0x21, 0.025),  # most tokens begin with their space
+    (0x0A, 0x0B, 0.25),
+    (0x30, 0x3A, 0.88),  # one to three digits per token
+    (0x41, 0x5B, 0.78),  # words in capitals, CamelCase, base64
+    (0x61, 0x7B, 0.2625),
+    (0xC2, 0xCC, LATIN_LETTERS),
+    (0xCC, 0xD0, 0.575),  # Greek
+    (0xD0, 0xD4, 0.4375),  # Cyrillic
+    (0xD4, 0xD8, 0.625),  # Armenian, Hebrew
+    (0xD8, 0xE0, 0.425),  # Arabic
+    (0xE0, 0xE1, 0.5875),  # scripts of India, Thai, Lao: half of their characters are marks
+    (0xE1, 0xE2, 0.8875),  # Georgian, Khmer, Vietnamese letters
+    (0xE2, 0xE3, 0.6),  # typographic punctuation, symbols
+    (0xE3, 0xE4, 0.75),  # kana
+    (0xE4, 0xEA, 0.7875),  # Chinese characters
+    (0xEA, 0xEE, 0.9),  # Hangul
+    (0xEE, 0xF0, 0.8),  # full-width forms
+    (0xF0, 0xF8, 2.6),  # emoji
+)
+"""(first byte, byte after the last, tokens). Of a multi-byte character the first byte carries the weight."""
 
 
-WEIGHTS: Final = _weights()
-"""Estimated tokens per byte, by its value."""
+def _table() -> bytes:
+    table = bytearray(256)
+    for first, end, tokens in WEIGHTS:
+        table[first:end] = bytes([round(tokens * UNIT)]) * (end - first)
+    return bytes(table)
+
+
+TABLE: Final = _table()
 
 
 def text_units(text: bytes) -> float:
-    """Estimated tokens of UTF-8 text for a generic tokenizer."""
+    """Estimated tokens of UTF-8 text for a generic tokenizer. Its cost is that of 8 KiB, however long the text."""
     length = len(text)
-    if not length:
-        return 0.0
-    scale = 1.0
+    seen = length
     if length > SAMPLE_BYTES:
-        step = length // WINDOWS
         width = SAMPLE_BYTES // WINDOWS
+        step = length // WINDOWS
         text = b"".join([text[at : at + width] for at in range(0, step * WINDOWS, step)])
-        scale = length / len(text)
-    return float(WEIGHTS.take(np.frombuffer(text, dtype=np.uint8)).sum()) * scale
+        seen = SAMPLE_BYTES
+    total = int(np.add.reduce(np.frombuffer(text.translate(TABLE), dtype=np.uint8), dtype=np.uint32))
+    return total * length / (seen * UNIT) if length else 0.0
 
 
 def estimate(units: float, ratio: float = 1.0) -> int:
