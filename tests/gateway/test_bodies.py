@@ -6,6 +6,7 @@ import gzip
 import hashlib
 
 import pytest
+
 from gateway_client import Http1
 from gateway_site import SMALL_LIMIT, Lane, chat
 
@@ -31,7 +32,7 @@ async def test_a_body_arrives_unchanged_where_the_picker_said(lane: Lane, mode: 
     else:
         assert hit.headers["transfer-encoding"] == "chunked", "Envoy drops the length where a picker might change it"
     assert done.messages[0].count("response_headers") == 1
-    if mode.startswith("partial") or mode.startswith("buffered"):
+    if mode.startswith(("partial", "buffered")):
         expected = ["request_headers", "request_body", "response_headers", "end"]
         if not size:
             expected.remove("request_body")

@@ -221,8 +221,9 @@ class Lane:
         """The proof: no stream, no booking, nothing learned or held against a pod but what the test expects."""
         for picker in (self.site.main, self.site.second):
             await picker.settled()
-        assert self.picker.learned() == self.learned
-        assert self.picker.failing() == self.failing
+        learned, failing = self.picker.learned(), self.picker.failing()
+        assert learned == self.learned, f"learned {learned} instead of {self.learned}"
+        assert failing == self.failing, f"held against {failing} instead of {self.failing}"
 
 
 def chat(size: int = 0, *, model_last: bool = False, stream: bool = False) -> bytes:
