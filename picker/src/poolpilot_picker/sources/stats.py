@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from poolpilot_picker.sources.errors import ErrorKind
+from poolpilot_picker.sources.errors import ErrorKind
 
 
 class EndpointHealth(msgspec.Struct):

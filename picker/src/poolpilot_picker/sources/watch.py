@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import random
+import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -10,22 +13,18 @@ import msgspec
 
 from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.sources.cadence import Cadence, Plan
+from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.engines.mapping import FACTS, Engine, PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http import Client, Limits
 from poolpilot_picker.sources.restart import restarted
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
+from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:
-    import random
-    import ssl
-    from collections.abc import Callable
-
-    from poolpilot_picker.sources.credentials import BearerToken
     from poolpilot_picker.sources.exposition import Page
     from poolpilot_picker.sources.http_response import Response
-    from poolpilot_picker.state.endpoints import EndpointSpec
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 log: Final = logging.getLogger(__name__)
@@ -84,6 +83,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     connect: Callable[[str, int], Client]
     token: BearerToken | None
     rng: random.Random
+    on_begin: Callable[[EndpointSpec], None]
 
 
 class EndpointWatch:
@@ -125,6 +125,7 @@ class EndpointWatch:
         began = around.now()
         everything = self._last is None or plan.failures > 0 or began >= self._everything_due
         around.stats.polls += 1
+        around.on_begin(self.spec)
         try:
             sample, page = await self._fetch_page(began, everything)
         except FetchError as error:
@@ -161,7 +162,8 @@ class EndpointWatch:
             around.stats.error(error.kind)
             plan.failed(began, around.now())
             if error.kind in _UNKNOWN_MODELS:
-                plan.due_ms = max(plan.due_ms, began + around.settings.cadence.models_ms)
+                pause = around.settings.cadence.models_ms * (6.0 if error.kind is ErrorKind.NOT_FOUND else 1.0)
+                plan.due_ms = max(plan.due_ms, began + pause)
                 self._tell_models(None)
             return
         if self.closed:

@@ -45,6 +45,14 @@ class EngineSample(msgspec.Struct, kw_only=True):
     started_unix_s: float | None = None
     """process_start_time_seconds or an equivalent: a change means a restart."""
     max_sequences: int | None = None
+    waiting_tokens: float | None = None
+    """Uncached prompt tokens of the waiting requests (SGLang's load channel)."""
+    prefilled_tokens: float | None = None
+    """Counter of uncached prompt tokens that were prefilled (SGLang's load channel)."""
+    prefill_busy_s: float | None = None
+    """Counter of the time that took: the two together are the engine's own prefill speed."""
+    attributes: dict[str, float] | None = None
+    """A user's own metrics, by the name the configuration gives them."""
 
 
 class ServedModels(msgspec.Struct, frozen=True):

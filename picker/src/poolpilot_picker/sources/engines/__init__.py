@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.errors import ConfigurationError
+from poolpilot_picker.sources.engines.llamacpp import LLAMACPP
+from poolpilot_picker.sources.engines.lmdeploy import LMDEPLOY
 from poolpilot_picker.sources.engines.mapping import Engine, PageReader
+from poolpilot_picker.sources.engines.sglang import SGLANG
+from poolpilot_picker.sources.engines.tgi import TGI
+from poolpilot_picker.sources.engines.triton import TRITON
+from poolpilot_picker.sources.engines.triton_tensorrt_llm import TRITON_TENSORRT_LLM
+from poolpilot_picker.sources.engines.trtllm_serve import TRTLLM_SERVE
 from poolpilot_picker.sources.engines.vllm import VLLM
 
 if TYPE_CHECKING:
@@ -13,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILTIN", "Engine", "PageReader", "engine_named", "engines_with"]
 
-BUILTIN: Final[Mapping[str, Engine]] = {engine.name: engine for engine in (VLLM,)}
+BUILTIN: Final[Mapping[str, Engine]] = {
+    engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TENSORRT_LLM, TRITON, TGI, LMDEPLOY, LLAMACPP)
+}
 
 
 def engines_with(custom: Iterable[Engine] = ()) -> dict[str, Engine]:

@@ -11,7 +11,7 @@ largest is taken. NaN, infinite and negative values say nothing: a field without
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -82,6 +82,20 @@ def total(*names: str | MetricSpec) -> Reading:
     return _first_of(names, _sum)
 
 
+def total_except(name: str, label: str, values: Collection[str]) -> Reading:
+    """Sum over the series whose label has none of these values."""
+
+    def compute(found: Found) -> float | None:
+        series = [
+            one
+            for one in found.get(name, ())
+            if (labels := readable(one)) is not None and labels.get(label) not in values
+        ]
+        return _sum(series)
+
+    return Reading((name,), compute)
+
+
 def highest(*names: str | MetricSpec) -> Reading:
     """Maximum over the ranks of a share 0..1 (larger is cut to 1)."""
     return _first_of(names, _share)
@@ -92,15 +106,9 @@ def latest(*names: str | MetricSpec) -> Reading:
     return _first_of(names, _largest)
 
 
-def whole(*names: str | MetricSpec) -> Reading:
-    """`latest` as a positive integer."""
-    reading = latest(*names)
-    return Reading(reading.families, lambda found: _positive_int(reading.compute(found)))
-
-
-def whole_total(*names: str | MetricSpec) -> Reading:
-    """`total` as a positive integer."""
-    reading = total(*names)
+def whole(value: str | MetricSpec | Reading) -> Reading:
+    """A reading, or the largest value of a family, as a positive integer."""
+    reading = value if isinstance(value, Reading) else latest(value)
     return Reading(reading.families, lambda found: _positive_int(reading.compute(found)))
 
 
@@ -118,16 +126,26 @@ def histogram(*names: str) -> Reading:
     return Reading(families, compute)
 
 
-def ratio(part: str, whole_name: str) -> Reading:
-    """`part / whole`, a share 0..1."""
+def ratio(part: Reading, entire: Reading) -> Reading:
+    """`part / entire`, a share 0..1."""
 
     def compute(found: Found) -> float | None:
-        numerator, denominator = _sum(found.get(part, ())), _sum(found.get(whole_name, ()))
-        if numerator is None or not denominator:
-            return None
-        return min(1.0, numerator / denominator)
+        numerator, denominator = part.compute(found), entire.compute(found)
+        return None if numerator is None or not denominator else min(1.0, numerator / denominator)
 
-    return Reading((part, whole_name), compute)
+    return Reading(_families(part, entire), compute)
+
+
+def intervals(seconds: Reading, tokens: Reading, requests: Reading) -> Reading:
+    """Time between tokens out of counters of finished requests: decode seconds over tokens behind the first."""
+
+    def compute(found: Found) -> HistogramTotals | None:
+        duration, made, answers = seconds.compute(found), tokens.compute(found), requests.compute(found)
+        if duration is None or made is None or answers is None:
+            return None
+        return HistogramTotals(duration, max(0.0, made - answers))
+
+    return Reading(_families(seconds, tokens, requests), compute)
 
 
 def product(left: Reading, right: Reading) -> Reading:
@@ -137,7 +155,7 @@ def product(left: Reading, right: Reading) -> Reading:
         first, second = left.compute(found), right.compute(found)
         return None if first is None or second is None else _positive_int(first * second)
 
-    return Reading(tuple(dict.fromkeys(left.families + right.families)), compute)
+    return Reading(_families(left, right), compute)
 
 
 def either(*readings: Reading) -> Reading:
@@ -146,53 +164,61 @@ def either(*readings: Reading) -> Reading:
     def compute(found: Found) -> Any:
         return next((value for reading in readings if (value := reading.compute(found)) is not None), None)
 
-    return Reading(tuple(dict.fromkeys(name for reading in readings for name in reading.families)), compute)
+    return Reading(_families(*readings), compute)
 
 
-def info_label(family: str, label: str) -> Reading:
+def add(first: Reading, *more: Reading) -> Reading:
+    """Sum of readings; those without a value count for nothing, all without one give None."""
+
+    def compute(found: Found) -> float | None:
+        values = [value for reading in (first, *more) if (value := reading.compute(found)) is not None]
+        return math.fsum(values) if values else None
+
+    return Reading(_families(first, *more), compute)
+
+
+def info_label(info: str | MetricSpec, label: str) -> Reading:
     """A positive integer in a label of an info gauge, largest over the series."""
+    spec = _spec(info)
 
     def compute(found: Found) -> int | None:
-        numbers = [number for text in _label_values(found, family, label) if (number := _label_int(text)) is not None]
-        return max(numbers, default=None)
+        return max((number for labels in _infos(found, spec) if (number := label_int(labels, label))), default=None)
 
-    return Reading((family,), compute)
+    return Reading((spec.name,), compute)
 
 
-def info_label_total(family: str, compute_one: Callable[[Mapping[str, str]], int | None]) -> Reading:
+def info_total(info: str | MetricSpec, compute_one: Callable[[Mapping[str, str]], int | None]) -> Reading:
     """A number made of the labels of one series of an info gauge, added over the ranks."""
+    spec = _spec(info)
 
     def compute(found: Found) -> int | None:
-        numbers = [
-            number
-            for series in one_per_rank(found.get(family, ()))
-            if (labels := readable(series)) is not None and (number := compute_one(labels)) is not None
-        ]
+        numbers = [number for labels in _infos(found, spec) if (number := compute_one(labels)) is not None]
         return sum(numbers) if numbers else None
 
-    return Reading((family,), compute)
+    return Reading((spec.name,), compute)
 
 
-def info_flag(family: str, label: str) -> Reading:
-    """`True`/`False` in a label of an info gauge; True only where every series says so."""
+def info_flag(info: str | MetricSpec, label: str) -> Reading:
+    """`True` or `False` in a label of an info gauge; True only where every series says so."""
+    spec = _spec(info)
 
     def compute(found: Found) -> bool | None:
-        flags = [text == "true" for value in _label_values(found, family, label) if (text := value.lower()) in _BOOLS]
+        texts = [labels.get(label, "").lower() for labels in _infos(found, spec)]
+        flags = [text == "true" for text in texts if text in ("true", "false")]
         return all(flags) if flags else None
 
-    return Reading((family,), compute)
+    return Reading((spec.name,), compute)
 
 
-_BOOLS: Final = frozenset({"true", "false"})
-
-
-def newest_labels(family: str, compute: Callable[[Mapping[str, str]], Any]) -> Reading:
+def newest_labels(info: str | MetricSpec, compute: Callable[[Mapping[str, str]], Any]) -> Reading:
     """Something out of the labels of the series with the largest value: for gauges whose value is the time of the
     labels' last update and whose older combinations stay on the page (vLLM's LoRA information)."""
 
+    spec = _spec(info)
+
     def pick(found: Found) -> Any:
         newest = max(
-            (series for series in found.get(family, ()) if not math.isnan(series.value)),
+            (series for series in spec.matching(found.get(spec.name, ())) if not math.isnan(series.value)),
             key=lambda series: series.value,
             default=None,
         )
@@ -200,7 +226,7 @@ def newest_labels(family: str, compute: Callable[[Mapping[str, str]], Any]) -> R
             return None
         return compute(labels)
 
-    return Reading((family,), pick)
+    return Reading((spec.name,), pick)
 
 
 def names_in(text: str | None) -> tuple[str, ...] | None:
@@ -241,7 +267,7 @@ def one_per_rank(series: Iterable[Series]) -> list[Series]:
 
 
 def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Iterable[Series]], float | None]) -> Reading:
-    specs = [name if isinstance(name, MetricSpec) else MetricSpec(name) for name in names]
+    specs = [_spec(name) for name in names]
 
     def compute(found: Found) -> float | None:
         for spec in specs:
@@ -267,12 +293,18 @@ def _largest(series: Iterable[Series]) -> float | None:
     return max((one.value for one in series if 0.0 <= one.value < math.inf), default=None)
 
 
-def _label_values(found: Found, family: str, label: str) -> list[str]:
-    return [
-        value
-        for series in found.get(family, ())
-        if (labels := readable(series)) is not None and (value := labels.get(label)) is not None
-    ]
+def _spec(name: str | MetricSpec) -> MetricSpec:
+    return name if isinstance(name, MetricSpec) else MetricSpec(name)
+
+
+def _families(*readings: Reading) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for reading in readings for name in reading.families))
+
+
+def _infos(found: Found, spec: MetricSpec) -> list[Mapping[str, str]]:
+    """Labels of the series of an info gauge, one per rank."""
+    series = one_per_rank(spec.matching(found.get(spec.name, ())))
+    return [labels for one in series if (labels := readable(one)) is not None]
 
 
 def _label_int(text: str) -> int | None:

@@ -17,7 +17,7 @@ from poolpilot_picker.sources.engines.mapping import (
     histogram,
     info_flag,
     info_label,
-    info_label_total,
+    info_total,
     label_int,
     latest,
     names_in,
@@ -25,6 +25,8 @@ from poolpilot_picker.sources.engines.mapping import (
     one_per_rank,
     readable,
     total,
+    total_except,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -76,15 +78,15 @@ VLLM: Final = Engine(
         "preemptions": total("vllm:num_preemptions_total"),
         "prompt_tokens": total("vllm:prompt_tokens_total"),
         "generated_tokens": total("vllm:generation_tokens_total"),
-        "requests_succeeded": total("vllm:request_success_total"),
+        "requests_succeeded": total_except("vllm:request_success_total", "finished_reason", ("abort", "error")),
         "active_adapters": newest_labels(_LORA, lambda labels: names_in(labels.get("running_lora_adapters"))),
         "waiting_adapters": newest_labels(_LORA, lambda labels: names_in(labels.get("waiting_lora_adapters"))),
         "max_adapters": either(
-            newest_labels(_LORA, lambda labels: label_int(labels, "max_lora")),
+            newest_labels(_LORA, lambda labels: label_int(labels, "max_lora")), whole("vllm:max_gpu_lora_adapters")
         ),
         "resident_adapters": _resident(),
         "block_tokens": info_label(_CACHE, "block_size"),
-        "kv_capacity_tokens": info_label_total(_CACHE, _capacity),
+        "kv_capacity_tokens": info_total(_CACHE, _capacity),
         "prefix_caching": info_flag(_CACHE, "enable_prefix_caching"),
         "ttft": histogram("vllm:time_to_first_token_seconds"),
         "inter_token": histogram("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
@@ -94,6 +96,7 @@ VLLM: Final = Engine(
     },
     rarely=frozenset(
         {
+            "max_adapters",
             "resident_adapters",
             "block_tokens",
             "kv_capacity_tokens",
