@@ -24,26 +24,27 @@ DEFAULT_AUDIO_SECONDS: Final = 10.0
 MAX_FRAMES: Final = 768.0
 FILE_BYTES_PER_TOKEN: Final = 16.0
 """A document's bytes are mostly not text (PDF: fonts, images, compression)."""
+EMBEDDING_BYTES: Final = 8192.0
+"""Per token: 4,096 numbers of two bytes."""
 
-_BASE64: Final = re.compile(rb'(?:base64,|"(?:data|file_data)"\s*:\s*")([A-Za-z0-9+/\\=_-]+)')
+_BASE64: Final = re.compile(rb'base64,|"(?:data|file_data)"\s*:\s*"')
 _HEADER_CHARS: Final = 65_536
 """Base64 characters decoded to find an image's size: a JPEG's may follow 40 KB of metadata."""
 
 
 def image_tokens(value: bytes) -> float:
     """Tokens of an image given as raw JSON: a URL, a data URL, an object that holds one, or an Anthropic source."""
-    found = _BASE64.search(value)
-    width, height = (found and image_size(_decoded(found.group(1)))) or (DEFAULT_WIDTH, DEFAULT_HEIGHT)
+    width, height = image_size(_decoded(_base64(value)[:_HEADER_CHARS])) or (DEFAULT_WIDTH, DEFAULT_HEIGHT)
     return min(max(width * height / PIXELS_PER_TOKEN, 1.0), MAX_IMAGE_TOKENS)
 
 
 def audio_tokens(value: bytes) -> float:
     """Tokens of audio given as raw JSON: `{"data": base64, "format": "wav"}`, a URL or a data URL."""
-    found = _BASE64.search(value)
-    if not found:
+    data = _base64(value)
+    if not data:
         return DEFAULT_AUDIO_SECONDS * AUDIO_TOKENS_PER_SECOND
-    size = len(found.group(1)) * 0.75
-    start = _decoded(found.group(1)[:64])
+    size = len(data) * 0.75
+    start = _decoded(data[:64])
     rate = MP3_BYTES_PER_SECOND
     if start[:4] == b"RIFF":
         rate = float(int.from_bytes(start[28:32], "little")) or WAV_BYTES_PER_SECOND
@@ -58,8 +59,12 @@ def video_tokens(*, fps: float, seconds: float, width: int, height: int) -> floa
 
 def file_tokens(value: bytes) -> float:
     """Tokens of a document given as raw JSON."""
-    found = _BASE64.search(value)
-    return max(len(found.group(1)) * 0.75 / FILE_BYTES_PER_TOKEN, 1.0) if found else 1.0
+    return max(len(_base64(value)) * 0.75 / FILE_BYTES_PER_TOKEN, 1.0)
+
+
+def embeds_tokens(value: bytes) -> float:
+    """Tokens of a prompt given as an embedding tensor, base64 in raw JSON."""
+    return max(len(value) * 0.75 / EMBEDDING_BYTES, 1.0)
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
@@ -105,8 +110,17 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
+def _base64(value: bytes) -> bytes:
+    """The first base64 text in raw JSON; empty where there is none."""
+    found = _BASE64.search(value)
+    if not found:
+        return b""
+    end = value.find(b'"', found.end())
+    return value[found.end() : end if end >= 0 else len(value)]
+
+
 def _decoded(base64: bytes) -> bytes:
-    head = base64[:_HEADER_CHARS].replace(b"\\", b"").translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
+    head = base64.replace(b"\\", b"").translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
     head = head[: len(head) // 4 * 4]
     try:
         return binascii.a2b_base64(head)

@@ -77,9 +77,9 @@ class Prompt:
                 self.raw(MESSAGE)
                 self.raw(piece)
 
-    def head(self, role: str | None) -> None:
+    def head(self, role: str) -> None:
         """Begins a message."""
-        self.raw(_HEADS.get(role) or MESSAGE + (role or "").encode() + BODY)
+        self.raw(_HEADS.get(role) or MESSAGE + role.encode() + BODY)
 
     def content(self, content: Content) -> None:
         """A message's content: a string or parts; texts are joined by a line feed, as engines do."""
@@ -96,6 +96,8 @@ class Prompt:
             raw(_HEADS.get(role) or MESSAGE + (role or "").encode() + BODY)
             if message.reasoning_content:
                 self.text(message.reasoning_content)
+            if message.reasoning is not ABSENT:
+                self.json(message.reasoning)
             if type(content) is str:
                 raw(content.encode())
             elif content:
@@ -132,7 +134,8 @@ class Prompt:
         for raw in (part.image_url, part.source):
             if raw is not ABSENT:
                 data = bytes(raw)
-                self.attach(data, media.image_tokens(data))
+                document = part.type == "document"
+                self.attach(data, media.file_tokens(data) if document else media.image_tokens(data))
         for raw in (part.input_audio, part.audio_url):
             if raw is not ABSENT:
                 data = bytes(raw)

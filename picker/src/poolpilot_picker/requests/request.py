@@ -54,7 +54,7 @@ class InferenceRequest(msgspec.Struct, kw_only=True):
     stream: bool = False
     prompt_tokens: int = 0
     text_tokens: float = 0.0
-    """Text in `prompt_tokens` before the model's correction: what that correction is learned against."""
+    """Text in `prompt_tokens` before the model's correction: what that is learned against; 0 when the body was cut."""
     fixed_tokens: float = 0.0
     """The rest of `prompt_tokens`, which is never corrected: images, audio and video by their size, token ids."""
     max_tokens: int | None = None

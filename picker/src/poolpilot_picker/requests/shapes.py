@@ -13,6 +13,9 @@ from msgspec import Raw, Struct
 ABSENT: Final = Raw(b"")
 """Default of raw fields: compare by `is`."""
 
+BOM: Final = b"\xef\xbb\xbf"
+"""Engines written in Python accept one before JSON."""
+
 Number = int | float | None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from poolpilot_picker.requests.shapes import ABSENT, NAMES
+from poolpilot_picker.requests.shapes import ABSENT, BOM, NAMES
 
 
 def value_span(body: bytes, value: msgspec.Raw) -> tuple[int, int]:
@@ -27,11 +27,12 @@ def rewrite_model(body: bytes, new_model: str) -> bytes:
     Only for bodies that were seen whole. Of a repeated key the last value is replaced: the one that counts for us and
     for the engines. Raises ValueError when there is no such field or the body is no JSON object.
     """
+    json = body.removeprefix(BOM)
     try:
-        value = NAMES.decode(body).model
+        value = NAMES.decode(json).model
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
     if value is ABSENT:
         raise ValueError("the body has no field model")
-    start, end = value_span(body, value)
-    return b"".join((body[:start], msgspec.json.encode(new_model), body[end:]))
+    start, end = value_span(json, value)
+    return b"".join((body[: len(body) - len(json)], json[:start], msgspec.json.encode(new_model), json[end:]))

@@ -1,0 +1,184 @@
+"""One reader per API: decoded JSON body → prompt and limits. Called by `parse`; a new API is one reader and one row.
+
+A reader fills in the request's stream, max_tokens and sequences, and returns the prompt with the fields all APIs share.
+It raises what the decoder raises (msgspec.DecodeError, RecursionError), and BadRequest for what only it can know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from poolpilot_picker.requests import media, shapes
+from poolpilot_picker.requests.prompt import BODY, MESSAGE, Prompt
+from poolpilot_picker.requests.refusals import invalid, shown
+from poolpilot_picker.requests.request import InferenceRequest, RequestKind
+from poolpilot_picker.requests.shapes import ABSENT, Body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from poolpilot_picker.errors import BadRequest
+    from poolpilot_picker.requests.head import RequestHead
+
+MOST: Final = 2**31 - 1
+"""Larger counts mean the same: no limit."""
+
+_IDS: Final = b"0123456789-,"
+_SPACE: Final = b" \t\r\n"
+
+
+def read_chat(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
+    """`/v1/chat/completions` and `/v1/messages`."""
+    fields = shapes.CHAT.decode(body)
+    if not fields.messages and request.complete:
+        raise _missing(request.kind, "messages", "a non-empty array of objects", fields.messages)
+    request.stream = bool(fields.stream)
+    limit, name = fields.max_completion_tokens, "max_completion_tokens"
+    if limit is None:
+        limit, name = fields.max_tokens, "max_tokens"
+    request.max_tokens = _count(request.kind, name, limit)
+    request.sequences = _sequences(request.kind, "n", fields.n)
+    prompt = Prompt(head.video)
+    prompt.tools(fields.tools, fields.functions)
+    if fields.system:
+        prompt.head("system")
+        prompt.content(fields.system)
+    prompt.messages(fields.messages or ())
+    return prompt, fields
+
+
+def read_completions(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
+    """`/v1/completions`."""
+    fields = shapes.COMPLETIONS.decode(body)
+    request.stream = bool(fields.stream)
+    request.max_tokens = _count(request.kind, "max_tokens", fields.max_tokens)
+    prompt = Prompt(head.video)
+    prompts = 1
+    if not _is_null(fields.prompt_embeds):
+        embeds = bytes(fields.prompt_embeds)
+        prompt.attach(embeds, media.embeds_tokens(embeds))
+    if not _is_null(fields.prompt):
+        prompts = _texts_or_ids(prompt, request, "prompt", bytes(fields.prompt))
+    elif _is_null(fields.prompt_embeds) and request.complete:
+        raise _missing(request.kind, "prompt", "a string, an array of strings or token ids", None)
+    if fields.suffix:
+        prompt.raw(BODY)
+        prompt.text(fields.suffix)
+    each = max(_sequences(request.kind, "n", fields.n), _sequences(request.kind, "best_of", fields.best_of))
+    request.sequences = min(prompts * each, MOST)
+    return prompt, fields
+
+
+def read_embeddings(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
+    """`/v1/embeddings`."""
+    fields = shapes.EMBEDDINGS.decode(body)
+    prompt = Prompt(head.video)
+    if not _is_null(fields.input):
+        request.sequences = _texts_or_ids(prompt, request, "input", bytes(fields.input))
+    elif fields.messages:
+        prompt.messages(fields.messages)
+    elif request.complete:
+        raise _missing(request.kind, "input", "a string, an array of strings or token ids", None)
+    request.max_tokens = 0
+    return prompt, fields
+
+
+def read_responses(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
+    """`/v1/responses`."""
+    fields = shapes.RESPONSES.decode(body)
+    if fields.input is None and request.complete:
+        raise _missing(request.kind, "input", "a string or an array of items", None)
+    request.stream = bool(fields.stream)
+    request.max_tokens = _count(request.kind, "max_output_tokens", fields.max_output_tokens)
+    prompt = Prompt(head.video)
+    prompt.tools(fields.tools)
+    if fields.instructions:
+        prompt.head("system")
+        prompt.text(fields.instructions)
+    if isinstance(fields.input, str):
+        prompt.head("user")
+        prompt.text(fields.input)
+    else:
+        prompt.messages(fields.input or ())
+    return prompt, fields
+
+
+READERS: Final[Mapping[RequestKind, Callable[[InferenceRequest, RequestHead, bytes], tuple[Prompt, Body]]]] = {
+    RequestKind.CHAT: read_chat,
+    RequestKind.MESSAGES: read_chat,
+    RequestKind.COMPLETIONS: read_completions,
+    RequestKind.EMBEDDINGS: read_embeddings,
+    RequestKind.RESPONSES: read_responses,
+}
+
+
+def _texts_or_ids(prompt: Prompt, request: InferenceRequest, field: str, raw: bytes) -> int:
+    """Adds a prompt given as text, texts, token ids or lists of token ids; returns how many prompts that are."""
+    if raw.startswith(b'"'):
+        prompt.text(shapes.TEXT.decode(raw))
+        return 1
+    if raw.startswith(b"["):
+        inner = raw[1:].lstrip(_SPACE)
+        if inner.startswith(b'"'):
+            return _texts(prompt, request, field, raw)
+        return _ids(prompt, request, field, raw)
+    raise _missing(request.kind, field, "a string, an array of strings or token ids", msgspec.json.decode(raw))
+
+
+def _texts(prompt: Prompt, request: InferenceRequest, field: str, raw: bytes) -> int:
+    try:
+        texts = shapes.TEXTS.decode(raw)
+    except msgspec.ValidationError:
+        raise invalid(request.kind, field, f"{field} must be strings or token ids throughout") from None
+    between = b""
+    for text in texts:
+        prompt.raw(between + text.encode())
+        between = MESSAGE
+    return len(texts)
+
+
+def _ids(prompt: Prompt, request: InferenceRequest, field: str, raw: bytes) -> int:
+    digits = raw.translate(None, _SPACE)
+    if not request.complete:
+        digits = digits.replace(b",[]", b"")  # the list that the cut left empty
+    frame = digits.translate(None, _IDS)
+    lists = len(frame) // 2 - 1
+    if frame == b"[]" and digits != b"[]":
+        prompts = 1
+        ids = digits.count(b",") + 1
+    elif lists > 0 and frame == b"[" + b"[]" * lists + b"]" and b"[]" not in digits:
+        prompts = lists
+        ids = digits.count(b",") + 1
+    else:
+        allowed = "a string, a non-empty array of strings or token ids, or arrays of token ids"
+        raise invalid(request.kind, field, f"{field} must be {allowed}, got {shown(msgspec.json.decode(raw))}")
+    prompt.raw(digits)
+    prompt.ids = ids
+    return prompts
+
+
+def _is_null(raw: msgspec.Raw) -> bool:
+    return raw is ABSENT or bytes(raw) == b"null"
+
+
+def _missing(kind: RequestKind, field: str, allowed: str, value: object) -> BadRequest:
+    got = "" if value is None else f", got {shown(value)}"
+    return invalid(kind, field, f"{field} must be {allowed}{got}")
+
+
+def _count(kind: RequestKind, field: str, value: float | None) -> int | None:
+    """A limit in tokens. What is negative means no limit (llama.cpp's −1); judging ranges is the engine's business."""
+    if value is None:
+        return None
+    if not -MOST <= value <= MOST:
+        return None
+    whole = int(value)
+    if whole != value:
+        raise invalid(kind, field, f"{field} must be an integer or null, got {shown(value)}")
+    return whole if whole >= 0 else None
+
+
+def _sequences(kind: RequestKind, field: str, value: float | None) -> int:
+    return max(_count(kind, field, value) or 1, 1)
