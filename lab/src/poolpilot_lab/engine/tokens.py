@@ -75,8 +75,8 @@ class Prompt:
 
     def ids(self) -> list[int]:
         """A stable id per token, below VOCABULARY."""
-        ends = [*self.offsets[1:].tolist(), len(self.data)]
-        pieces = (self.data[start:end] for start, end in zip(self.offsets.tolist(), ends, strict=True))
+        bounds = [*self.offsets.tolist(), len(self.data)]
+        pieces = (self.data[start:end] for start, end in pairwise(bounds))
         return [xxhash.xxh3_64_intdigest(piece) % VOCABULARY for piece in pieces]
 
 
