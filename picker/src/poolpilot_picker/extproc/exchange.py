@@ -469,7 +469,8 @@ def _who_answered(status: int, attributes: Mapping[str, Any], metadata: Metadata
             if status >= 500:
                 return Outcome.FAILED, address, attempts
             return (Outcome.SERVED if 200 <= status < 300 or status == 101 else Outcome.REJECTED), address, attempts
-        if address and details.startswith("upstream_reset"):
+        # A retry that finds no host left hides how the attempt before it ended, but not where.
+        if address and (details.startswith("upstream_reset") or (details == "no_healthy_upstream" and attempts > 1)):
             return Outcome.UNREACHABLE, address, attempts
         if address and "timeout" in details:
             return Outcome.TIMED_OUT, address, attempts

@@ -250,14 +250,25 @@ class Pool:
             self.adapters.release(old.slot, booking.adapter)
             self.adapters.book(endpoint.slot, booking.adapter)
         self._withdraw(old, booking)
-        if attempts > 1:
-            # It was tried and did not answer. (With one attempt the data plane never tried it.)
-            self._failed(old, now)
+        for tried in self._tried_before(placement, address, attempts):
+            self._failed(tried, now)
         self.ledger.move(booking, endpoint, now)
         if old.draining and self.table.slots[old.slot] is not old:
             self._forget(old)
         self.prefixes.insert(placement.request.prefix, endpoint.slot)
         return True
+
+    def _tried_before(self, placement: Placement, address: str, attempts: int) -> list[Endpoint]:
+        """Endpoints of the destination list that were tried and did not answer before `address` was.
+
+        The data plane skips addresses it does not know at no cost of an attempt: with fewer attempts than entries before
+        `address` nobody can tell which were tried, and nobody is blamed.
+        """
+        listed = placement.destination.split(",")
+        before = listed[: listed.index(address)] if address in listed else listed[: attempts - 1]
+        if len(before) > attempts - 1:
+            return []
+        return [endpoint for endpoint in map(self.table.find, before) if endpoint is not None]
 
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
