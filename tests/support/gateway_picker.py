@@ -21,7 +21,7 @@ from poolpilot_picker.routing.registry import build_profile, default_registry
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from poolpilot_picker.extproc.replies import Reply
@@ -62,12 +62,13 @@ class Steered:
 class Watched(Exchange):
     """An exchange that remembers which messages it got."""
 
-    __slots__ = ("fields", "request_of", "seen")
+    __slots__ = ("attempts", "fields", "seen")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.seen: list[str] = []
         self.fields: dict[str, str] = {}
+        self.attempts = 0
 
     def request_headers(self, fields: Any, end_of_stream: bool, **more: Any) -> list[Reply]:
         self.seen.append("request_headers")
@@ -84,6 +85,7 @@ class Watched(Exchange):
 
     def response_headers(self, *arguments: Any, **more: Any) -> list[Reply]:
         self.seen.append("response_headers")
+        self.attempts = int(more.get("attributes", {}).get("upstream.request_attempt_count") or 0)
         return super().response_headers(*arguments, **more)
 
     def response_body(self, chunk: bytes, end_of_stream: bool, **more: Any) -> list[Reply]:
@@ -108,7 +110,6 @@ class LocalPicker:
     def __init__(self, transport: str, eds_directory: Path) -> None:
         self.eds = EdsWriter(eds_directory)
         self.exchanges: list[Watched] = []
-        self._specs: list[EndpointSpec] = []
         self._transport = TRANSPORTS[transport](ListenerSettings(address="127.0.0.1:0"), self._exchange, now_ms)
         self.renew([])
 
@@ -133,20 +134,35 @@ class LocalPicker:
         self.exchanges.append(exchange)
         return exchange
 
-    def renew(self, addresses: Iterable[str], *, observe: bool = False, pool: PoolSettings | None = None) -> None:
-        """A new pool of these endpoints. `observe`: watch the body of every inference response, or of none."""
+    def renew(
+        self,
+        addresses: Sequence[str],
+        *,
+        observe: bool = False,
+        pool: PoolSettings | None = None,
+        in_eds: Iterable[str] | None = None,
+    ) -> None:
+        """A new pool of these endpoints.
+
+        `observe`: watch the body of every inference response, or of none. `in_eds`: what Envoy is told, if it differs.
+        """
         config = load(policy_config(DEFAULT_POLICY), default_registry())
         self.metrics = PickerMetrics(CollectorRegistry())
         self.pool = Pool("pool", Steered(build_profile(config)), random.Random(1), pool)
         self.exchanges.clear()
-        self._specs = [_spec(address) for address in addresses]
-        self.pool.apply_endpoints(self._specs)
-        self.eds.write(self._specs)
+        self.pool.apply_endpoints(map(_spec, addresses))
+        self.eds.write([_spec(address) for address in (addresses if in_eds is None else in_eds)])
 
         def wanted(request: InferenceRequest) -> bool:
             return observe and request.is_inference
 
         self.pool._wants_observation = wanted  # type: ignore[method-assign]
+
+    def set_endpoints(self, addresses: Iterable[str]) -> None:
+        """Discovery has changed its mind: the pool stays, its endpoints change."""
+        specs = [_spec(address) for address in addresses]
+        self.pool.apply_endpoints(specs)
+        self.eds.write(specs)
 
     # ── what tests look at ───────────────────────────────────────────────────
 
@@ -169,6 +185,11 @@ class LocalPicker:
         """How the placed exchanges that have ended did end."""
         samples = next(iter(self.metrics.outcomes.collect())).samples
         return Counter({s.labels["outcome"]: int(s.value) for s in samples if s.name.endswith("_total") and s.value})
+
+    def moved(self) -> int:
+        """Bookings that moved to another endpoint."""
+        samples = next(iter(self.metrics.moved.collect())).samples
+        return sum(int(s.value) for s in samples if s.name.endswith("_total"))
 
     def messages(self, tid: str) -> list[list[str]]:
         """The messages of each stream whose request had this `x-tid`."""

@@ -22,6 +22,7 @@ from gateway_envoy import (
     set_metadata,
 )
 from gateway_picker import LocalPicker, pick
+from poolpilot_lab.processes import free_ports
 from poolpilot_picker.envoy.settings import (
     BodyMode,
     EnvoySettings,
@@ -188,7 +189,26 @@ class Lane:
         headers: Headers | None = None,
         protocol: str = "http1",
     ) -> Done:
-        """One whole exchange; returns when its stream at the picker has ended."""
+        """One whole exchange; returns when no stream is open at the picker."""
+        done = await self.request_without_waiting(
+            variant, body, method=method, path=path, to=to, script=script, headers=headers, protocol=protocol
+        )
+        await self.picker.until_idle()
+        return done
+
+    async def request_without_waiting(
+        self,
+        variant: str,
+        body: bytes | Iterable[bytes] | None = b"",
+        *,
+        method: str = "POST",
+        path: str = "/v1/chat/completions",
+        to: Sequence[str] = (),
+        script: str = "",
+        headers: Headers | None = None,
+        protocol: str = "http1",
+    ) -> Done:
+        """One whole exchange; its stream at the picker may still be about to end."""
         tid, sent = self.headers(to=to, script=script, **(headers or {}))
         if protocol == "http2":
             assert isinstance(body, bytes)
@@ -196,7 +216,6 @@ class Lane:
         else:
             async with await Http1.connect(self.port(variant)) as connection:
                 response = await connection.request(method, path, headers=sent, body=body)
-        await self.picker.until_idle()
         return Done(tid, response, self.pods.hits(tid), self.picker.messages(tid))
 
     async def open(
@@ -216,6 +235,14 @@ class Lane:
         connection.send_head("POST", path, {**JSON, **sent, "content-length": str(length)})
         connection.writer.write(body)
         return tid, connection
+
+    def dead_addresses(self, number: int) -> list[str]:
+        """Loopback addresses nobody listens on."""
+        return [f"127.0.0.1:{port}" for port in free_ports(number)]
+
+    def attempts(self) -> list[int]:
+        """How often the router tried, for each exchange of the main picker."""
+        return [exchange.attempts for exchange in self.picker.exchanges]
 
     async def finish(self) -> None:
         """The proof: no stream, no booking, nothing learned or held against a pod but what the test expects."""
