@@ -261,8 +261,8 @@ class Pool:
     def _tried_before(self, placement: Placement, address: str, attempts: int) -> list[Endpoint]:
         """Endpoints of the destination list that were tried and did not answer before `address` was.
 
-        The data plane skips addresses it does not know at no cost of an attempt: with fewer attempts than entries before
-        `address` nobody can tell which were tried, and nobody is blamed.
+        The data plane skips addresses it does not know at no cost of an attempt: with fewer attempts than entries
+        before `address` nobody can tell which were tried, and nobody is blamed.
         """
         listed = placement.destination.split(",")
         before = listed[: listed.index(address)] if address in listed else listed[: attempts - 1]
