@@ -77,7 +77,7 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A complete streamed answer. Times are those of the event loop's clock, in seconds."""
+    """A complete streamed answer. Times are seconds of `time.monotonic`."""
 
     text: str
     first_token_s: float

@@ -7,6 +7,7 @@ leaves the processor to the servers.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -18,7 +19,7 @@ from poolpilot_lab.client.errors import ExchangeError
 
 @dataclass(slots=True)
 class Answer:
-    """What came back, and when (seconds of the event loop's clock)."""
+    """What came back, and when: seconds of `time.monotonic`, for uvloop's own clock only knows whole milliseconds."""
 
     sent_s: float
     status: int = 0
@@ -40,7 +41,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[Answer] | None = None
@@ -64,8 +64,8 @@ class Connection(asyncio.Protocol):
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body or method == "POST":
             lines.append(f"content-length: {len(body)}")
-        self._waiter = self._loop.create_future()
-        self._answer = Answer(self._loop.time())
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._answer = Answer(time.monotonic())
         self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
         try:
             return await self._waiter
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        self._now_s = self._loop.time()
+        self._now_s = time.monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:

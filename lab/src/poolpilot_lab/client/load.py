@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -88,10 +89,9 @@ class _Player:
     def __init__(self, client: HttpClient, on_outcome: Callable[[Outcome], None], requests: int) -> None:
         self._client = client
         self._on_outcome = on_outcome
-        self._loop = asyncio.get_running_loop()
-        self._start_s = self._loop.time()
+        self._start_s = time.monotonic()
         self._unsent = requests
-        self.all_sent: asyncio.Future[None] = self._loop.create_future()
+        self.all_sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.result = LoadResult()
 
     async def play(self, session: Session) -> None:
@@ -100,10 +100,10 @@ class _Player:
         messages = [Message("system", session.system)]
         for index, turn in enumerate(session.turns):
             if index:
-                due_s = self._loop.time() + turn.think_ms / 1000.0
-            await asyncio.sleep(due_s - self._loop.time())
+                due_s = time.monotonic() + turn.think_ms / 1000.0
+            await asyncio.sleep(due_s - time.monotonic())
             messages.append(Message("user", turn.text))
-            self.result.lateness_ms.append((self._loop.time() - due_s) * 1000.0)
+            self.result.lateness_ms.append((time.monotonic() - due_s) * 1000.0)
             text = await self._request(session, index, messages)
             if text is None:
                 self._sent(len(session.turns) - index - 1)
@@ -118,7 +118,7 @@ class _Player:
     async def _request(self, session: Session, index: int, messages: list[Message]) -> str | None:
         """Sends one turn; returns the answer's text, or None when it failed."""
         turn = session.turns[index]
-        sent_s = self._loop.time()
+        sent_s = time.monotonic()
         self._sent(1)
         endpoint = ""
         try:
@@ -128,7 +128,7 @@ class _Player:
             completion = read_completion(answer, turn.output_tokens)
         except (ClientError, asyncio.CancelledError) as error:
             reason = str(error) if isinstance(error, ClientError) else "unfinished when the run ended"
-            end_ms = self._since(self._loop.time())
+            end_ms = self._since(time.monotonic())
             self._record(_failed(session, index, reason, endpoint, sent_ms=self._since(sent_s), end_ms=end_ms))
             if isinstance(error, asyncio.CancelledError):
                 raise

@@ -161,10 +161,7 @@ def _draw(path: Path, results: Sequence[RunResult], workload: Workload) -> None:
 
 def _panel(result: RunResult) -> Panel:
     figures = result.figures
-    subtitle = (
-        f"time to first token p95 {duration(figures.ttft_ms.p95)}, end to end p95 {duration(figures.e2e_ms.p95)}, "
-        f"{figures.cached_token_share:.0%} of prompt tokens from cache"
-    )
+    subtitle = f"time to first token p95 {duration(figures.ttft_ms.p95)}, end to end p95 {duration(figures.e2e_ms.p95)}"
     return Panel(result.policy.title, subtitle, result.series)
 
 
@@ -184,12 +181,13 @@ def _report(figures: DemoFigures, results: Sequence[RunResult], out: Path, conso
     if quick:
         console.print("[yellow]--quick shows that everything works together; its figures mean nothing.[/yellow]")
     console.print(f"\nWritten: {out / 'demo.json'}, {out / 'demo.png'} (the picture), {out / 'demo-logs'}\n")
-    console.print(
-        f"Next: make demo SEED={figures.seed + 1}          other clients, other hidden engine speeds\n"
-        "      poolpilot envoy-config --help   put the picker behind an Envoy of your own\n"
-        "      poolpilot engine --help         another pool: slower, smaller, failing, more adapters",
-        highlight=False,
-    )
+    command = sys.argv[0] if Path(sys.argv[0]).name == "poolpilot" else "poolpilot"
+    for line in (
+        f"Next: make demo SEED={figures.seed + 1}: other clients, other hidden engine speeds",
+        f"      {command} envoy-config --help: the picker behind an Envoy of your own",
+        f"      {command} engine --help: engines of another kind, slower or failing, to point it at",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _report_errors(result: RunResult, out: Path, console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,10 +56,9 @@ async def run_policy(
         ]
         client = HttpClient(running.gateway.host, running.gateway.port)
         try:
-            loop = asyncio.get_running_loop()
-            start_s, before = loop.time(), processor_seconds()
+            start_s, before = time.monotonic(), processor_seconds()
             load = await _watched(running, monitors, _play(workload, client, on_outcome))
-            seconds, after = loop.time() - start_s, processor_seconds()
+            seconds, after = time.monotonic() - start_s, processor_seconds()
             counted = await asyncio.gather(*(monitor.counters() for monitor in monitors))
         finally:
             client.close()
@@ -94,7 +94,7 @@ async def _watched(
     """Sees the load through; a program that ends meanwhile ends everything."""
     playing = asyncio.create_task(load)
     watching = asyncio.create_task(running.watch())
-    sampling = asyncio.create_task(sample_forever(monitors, asyncio.get_running_loop().time()))
+    sampling = asyncio.create_task(sample_forever(monitors, time.monotonic()))
     tasks: list[asyncio.Task[Any]] = [watching, sampling, playing]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -28,10 +28,11 @@ ENGINES: Final = (
     EngineSpec("engine-1", "H100", "llama-3.1-8b-h100"),
     EngineSpec("engine-2", "H100", "llama-3.1-8b-h100"),
     EngineSpec("engine-3", "A100", "llama-3.1-8b-a100"),
-    EngineSpec("engine-4", "H100, small KV", "llama-3.1-8b-h100", kv_blocks=3000),
+    EngineSpec("engine-4", "H100 small KV", "llama-3.1-8b-h100", kv_blocks=3000),
 )
-HIDDEN_SPREAD: Final = 0.15
-"""Standard deviation of the logarithm of each engine's hidden speed factors: no two are alike, no profile is exact."""
+HIDDEN: Final = {"variation": 0.15, "step-noise": 0.1, "stall-every-ms": 20_000, "stall-ms": 100}
+"""How far the engines stray from their profiles, as flags: speed factors of each engine (±30 % at most), noise of each
+step, and a stall now and then. So no two are alike, and no formula that a picker may believe in is exact."""
 
 CHAT: Final = SessionKind(
     name="chat",
@@ -60,7 +61,7 @@ WORKLOAD: Final = WorkloadSpec(
     base_model=BASE_MODEL,
     base_applications=4,
     adapters=ADAPTERS,
-    adapter_share=0.3,
+    adapter_share=0.2,
     zipf=1.0,
     system_prompt=LogNormal(600, 0.6, 200, 1800),
     limit_share=0.5,

@@ -12,7 +12,7 @@ import msgspec
 
 from poolpilot_lab.demo.errors import ChildEndedError
 from poolpilot_lab.demo.policies import Policy, envoy_settings
-from poolpilot_lab.demo.scenario import ADAPTER_SLOTS, ADAPTERS, BASE_MODEL, ENGINES, HIDDEN_SPREAD, EngineSpec
+from poolpilot_lab.demo.scenario import ADAPTER_SLOTS, ADAPTERS, BASE_MODEL, ENGINES, HIDDEN, EngineSpec
 from poolpilot_lab.processes import Child, envoy, envoy_is_ready, free_ports
 from poolpilot_picker.envoy.config import bootstrap
 from poolpilot_picker.envoy.render import to_yaml
@@ -57,7 +57,7 @@ async def stage(policy: Policy, seed: int, folder: Path) -> AsyncIterator[Stage]
     """
     children: list[Child] = []
     try:
-        engines = [_engine(spec, seed + index, folder) for index, spec in enumerate(ENGINES)]
+        engines = [_engine(spec, 100 * seed + index, folder) for index, spec in enumerate(ENGINES)]
         children += engines
         addresses = await asyncio.gather(*(_announced(child) for child in engines))
         eds = folder / "eds"
@@ -96,7 +96,7 @@ def _engine(spec: EngineSpec, seed: int, folder: Path) -> Child:
         "--enable-lora", "--max-loras", str(ADAPTER_SLOTS),
         "--lora-modules", *(f"{adapter}=/adapters/{adapter}" for adapter in ADAPTERS),
         "--seed", str(seed),
-        "--variation", str(HIDDEN_SPREAD),
+        *(part for flag, value in HIDDEN.items() for part in (f"--{flag}", str(value))),
         "--instance", spec.name,
     ]  # fmt: skip
     if spec.kv_blocks is not None:

@@ -1,4 +1,4 @@
-"""The tables at the end: policies side by side, then every endpoint under every policy."""
+"""The tables at the end: policies side by side, then every endpoint under every policy. Both fit into 80 columns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from poolpilot_lab.demo.figures import DemoFigures, EndpointFigures, Figures, Percentiles
+    from poolpilot_lab.demo.figures import DemoFigures, Figures
 
 _MISSING: Final = "–"
-_STYLE: Final[dict[str, Any]] = {"title_justify": "left", "title_style": "bold", "box": SIMPLE_HEAD}
+_STYLE: Final[dict[str, Any]] = {
+    "title_justify": "left",
+    "title_style": "bold",
+    "box": SIMPLE_HEAD,
+    "pad_edge": False,
+}
 
 
 def duration(ms: float | None) -> str:
@@ -26,23 +31,29 @@ def duration(ms: float | None) -> str:
     return f"{ms / 1000:.2f} s" if ms < 10_000 else f"{ms / 1000:.1f} s"
 
 
-def _three(times: Percentiles) -> str:
-    return " / ".join(duration(value) for value in (times.p50, times.p95, times.p99))
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-_ROWS: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
-    ("TTFT p50 / p95 / p99", lambda f: _three(f.ttft_ms)),
-    ("time per output token", lambda f: _three(f.tpot_ms)),
-    ("end to end", lambda f: _three(f.e2e_ms)),
-    ("requests/s", lambda f: f"{f.requests_per_s:.2f}"),
-    ("prompt tokens from cache", lambda f: f"{f.cached_token_share:.0%}"),
-    ("adapter loads", lambda f: _count(f.adapter_loads)),
-    ("preemptions", lambda f: _count(f.preemptions)),
-    ("errors", lambda f: f"{f.errors:,} of {f.requests:,}"),
+_ROWS: Final[tuple[tuple[tuple[str, Callable[[Figures], str]], ...], ...]] = (
+    (
+        ("time to first token p50", lambda f: duration(f.ttft_ms.p50)),
+        ("                    p95", lambda f: duration(f.ttft_ms.p95)),
+        ("                    p99", lambda f: duration(f.ttft_ms.p99)),
+    ),
+    (
+        ("per output token    p50", lambda f: duration(f.tpot_ms.p50)),
+        ("                    p95", lambda f: duration(f.tpot_ms.p95)),
+        ("                    p99", lambda f: duration(f.tpot_ms.p99)),
+    ),
+    (
+        ("end to end          p50", lambda f: duration(f.e2e_ms.p50)),
+        ("                    p95", lambda f: duration(f.e2e_ms.p95)),
+        ("                    p99", lambda f: duration(f.e2e_ms.p99)),
+    ),
+    (
+        ("requests/s", lambda f: f"{f.requests_per_s:.2f}"),
+        ("prompt tokens from cache", lambda f: f"{f.cached_token_share:.0%}"),
+        ("adapter loads", lambda f: f"{f.adapter_loads:,}"),
+        ("preemptions", lambda f: f"{f.preemptions:,}"),
+    ),
+    (("errors", lambda f: f"{f.errors:,} of {f.requests:,}"),),
 )
 
 
@@ -52,37 +63,34 @@ def policies_table(figures: DemoFigures) -> Table:
     table.add_column("", no_wrap=True)
     names = list(figures.policies)
     for name in names:
-        table.add_column(name, justify="right", style="bold" if name == names[-1] else "")
-    for label, value in _ROWS:
-        style = "red" if label == "errors" and figures.errors else ""
-        table.add_row(label, *(Text(value(figures.policies[name]), style) for name in names))
+        table.add_column(name, justify="right", no_wrap=True, style="bold" if name == names[-1] else "")
+    for group in _ROWS:
+        for index, (label, value) in enumerate(group):
+            style = "red" if label == "errors" and figures.errors else ""
+            cells = [Text(value(figures.policies[name]), style) for name in names]
+            table.add_row(label, *cells, end_section=index == len(group) - 1)
     return table
+
+
+_ENDPOINT_COLUMNS: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
+    ("requests", lambda f: f"{f.requests:,}"),
+    ("TTFT p95", lambda f: duration(f.ttft_ms.p95)),
+    ("token p95", lambda f: duration(f.tpot_ms.p95)),
+    ("cached", lambda f: f"{f.cached_token_share:.0%}"),
+    ("loads", lambda f: f"{f.adapter_loads:,}"),
+    ("preempted", lambda f: f"{f.preemptions:,}"),
+)
 
 
 def endpoints_table(figures: DemoFigures, labels: Sequence[str]) -> Table:
     """One row per policy and endpoint; `labels` name the engines in their order."""
     table = Table(title="Per endpoint", **_STYLE)
-    for heading in ("", "endpoint", "engine"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("requests", "TTFT p50", "p95", "per token p95", "cached", "loads", "preempted", "errors"):
-        table.add_column(heading, justify="right")
+    table.add_column("", no_wrap=True)
+    for heading, _ in _ENDPOINT_COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, policy in figures.policies.items():
+        table.add_row(Text(name, "bold"))
         for index, (endpoint, label) in enumerate(zip(policy.endpoints, labels, strict=True)):
             last = index == len(policy.endpoints) - 1
-            table.add_row("" if index else name, *_endpoint_cells(endpoint, label), end_section=last)
+            table.add_row(f"  {label}", *(value(endpoint) for _, value in _ENDPOINT_COLUMNS), end_section=last)
     return table
-
-
-def _endpoint_cells(endpoint: EndpointFigures, label: str) -> list[str]:
-    return [
-        endpoint.address,
-        label,
-        _count(endpoint.requests),
-        duration(endpoint.ttft_ms.p50),
-        duration(endpoint.ttft_ms.p95),
-        duration(endpoint.tpot_ms.p95),
-        f"{endpoint.cached_token_share:.0%}",
-        _count(endpoint.adapter_loads),
-        _count(endpoint.preemptions),
-        _count(endpoint.errors),
-    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
@@ -62,11 +63,11 @@ class EngineMonitor:
         self.series = EndpointSeries(name)
 
     async def sample(self, start_s: float) -> None:
-        """Adds a sample at the loop's clock minus `start_s`; an engine that does not answer leaves a gap."""
+        """Adds a sample; `start_s` is when the run began. An engine that does not answer leaves a gap."""
         with contextlib.suppress(ClientError, TimeoutError, DemoError):
             async with asyncio.timeout(2.0):
                 values = await self._metrics(_RUNNING, _QUEUED, _KV)
-            self.series.add(asyncio.get_running_loop().time() - start_s, *values)
+            self.series.add(time.monotonic() - start_s, *values)
 
     async def counters(self) -> tuple[Counters, Clock]:
         """What the engine counted since it started. Raises DemoError when it does not answer."""
@@ -95,9 +96,8 @@ class EngineMonitor:
 async def sample_forever(monitors: Iterable[EngineMonitor], start_s: float) -> None:
     """Samples all engines at a steady pace until cancelled."""
     monitors = list(monitors)
-    loop = asyncio.get_running_loop()
     due_s = start_s
     while True:
         await asyncio.gather(*(monitor.sample(start_s) for monitor in monitors))
         due_s += SAMPLE_EVERY_S
-        await asyncio.sleep(max(0.0, due_s - loop.time()))
+        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
