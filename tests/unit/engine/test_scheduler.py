@@ -440,3 +440,23 @@ def test_a_slow_down_counts_from_the_next_step() -> None:
 
 def test_round_profile_is_what_the_tests_say() -> None:
     assert step_time.mixed_step_ms(ROUND, 3, 1000, [(5, 0), (7, 100)]) == 22.0
+
+
+def test_an_arrival_behind_one_that_finds_no_blocks_interrupts_nothing() -> None:
+    e = engine(blocks=10)
+    e.add(Sequence(5, 30), 0.0)
+    e.add(Sequence(36, 1), 0.0)
+    now, _ = step(e, 0.0)
+    end = e.plan(now, 16)
+    assert end == now + 160
+    e.add(Sequence(1, 1), now + 33.0)
+    assert e.interrupt(now + 33.0) == end
+
+
+def test_a_run_is_as_long_as_the_blocks_allow_not_one_step() -> None:
+    e = engine(blocks=8)
+    for _ in range(2):
+        e.add(Sequence(7, 20), 0.0)
+    now, _ = step(e, 0.0)
+    # Four of eight blocks are taken and each sequence fills one in four steps.
+    assert e.plan(now, 16) == now + 80

@@ -10,7 +10,7 @@ from poolpilot_lab.engine.model.profiles import Profile
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "engine-models.json"
 
-# prefill (2048, 0), (1200, 6000), (16, 0); decode (1, 1024), (64, 65536); mixed (32, 65536, one chunk of 1024 after 4096)
+# prefill (2048, 0), (1200, 6000), (16, 0); decode (1, 1024), (64, 65536); mixed (32, 65536, chunk of 1024 after 4096)
 EXAMPLES = {
     "qwen3-32b-h100-tp2": (109.609, 76.992, 18.419, 13.665, 18.037, 78.818),
     "llama-3.1-8b-h100": (44.252, 31.985, 7.382, 6.425, 9.814, 36.585),
