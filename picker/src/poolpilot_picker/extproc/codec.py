@@ -131,6 +131,7 @@ def encode(reply: Reply) -> ext_proc.ProcessingResponse:
         immediate = response.immediate_response
         immediate.status.code = reply.status
         immediate.body = reply.body
+        immediate.details = reply.details
         for name, value in reply.set_headers:
             option = immediate.headers.set_headers.add()
             option.header.key = name

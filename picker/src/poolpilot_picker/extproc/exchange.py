@@ -334,6 +334,7 @@ class Exchange:
                 body=error_body(refused),
                 set_headers=fields,
                 grpc_status=refused.grpc_status if head is not None and head.grpc else None,
+                details=f"poolpilot_{refused.dropped_reason or refused.code}",
             )
         ]
 
@@ -462,7 +463,7 @@ def _who_answered(status: int, attributes: Mapping[str, Any], metadata: Metadata
     data plane's own replies.
     """
     details = attributes.get("response.code_details")
-    if isinstance(details, str) and details:
+    if isinstance(details, str):
         address = str(attributes.get("upstream.address") or "")
         attempts = int(attributes.get("upstream.request_attempt_count") or 1)
         if details == "via_upstream":

@@ -79,6 +79,8 @@ class ImmediateReply(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     set_headers: Sequence[Field] = ()
     grpc_status: int | None = None
+    details: str = ""
+    """What the data plane's access log and other filters get to see as response code details."""
 
 
 Reply = HeadersReply | BodyReply | StreamedReply | TrailersReply | ImmediateReply
