@@ -72,10 +72,10 @@ async def site(
 @pytest_asyncio.fixture(loop_scope="session")
 async def lane(site: Site, pods: Pods) -> AsyncIterator[Lane]:
     """A fresh pool of all pods, and the proof at the end."""
-    site.main.renew(pods.addresses)
     site.second.renew(pods.addresses)
     for pod in pods:
         pod.hits.clear()
     lane = Lane(site, pods)
+    await lane.renew(pods.addresses)
     yield lane
     await lane.finish()

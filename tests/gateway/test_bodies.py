@@ -169,7 +169,7 @@ async def test_a_bad_inference_body_is_answered_400_and_reaches_no_pod(
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_empty_pool_is_answered_503(lane: Lane, mode: str) -> None:
-    lane.picker.renew([])
+    await lane.renew([])
     done = await lane.request(mode, chat(KB))
     assert done.response.status == 503 and done.hits == []
     assert done.response.json()["error"]["message"].startswith("inference error: ServiceUnavailable - ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from gateway_site import Lane, chat
@@ -46,7 +44,7 @@ async def test_the_booking_moves_while_the_second_pod_answers(lane: Lane, mode: 
     """After a connect failure the request belongs to the pod that serves it, from its first byte on."""
     [dead] = lane.dead_addresses(1)
     alive = lane.pods[3]
-    lane.picker.renew([dead, *lane.pods.addresses])
+    await lane.renew([dead, *lane.pods.addresses])
     _tid, connection = await lane.open(mode, chat(1000, stream=True), to=[dead, alive.address], script="*=sse.1000.5")
     async with connection:
         response = await connection.read_head()
@@ -89,7 +87,7 @@ async def test_every_pod_of_the_list_fails(lane: Lane, mode: str) -> None:
 async def test_an_address_unknown_to_envoy_is_skipped_and_not_blamed(lane: Lane) -> None:
     [unknown] = lane.dead_addresses(1)
     failing, serving = lane.pods[0], lane.pods[1]
-    lane.picker.renew([unknown, *lane.pods.addresses], in_eds=lane.pods.addresses)
+    await lane.renew([unknown, *lane.pods.addresses], in_eds=lane.pods.addresses)
     wanted = [unknown, failing.address, serving.address]
     done = await lane.request("partial", chat(100), to=wanted, script=f"{failing.port}=reset")
     assert done.response.pod == serving.address and lane.attempts() == [2]
@@ -99,7 +97,7 @@ async def test_an_address_unknown_to_envoy_is_skipped_and_not_blamed(lane: Lane)
 @pytest.mark.parametrize("mode", MODES)
 async def test_original_dst_retries_the_same_address(lane: Lane, mode: str) -> None:
     [dead] = lane.dead_addresses(1)
-    lane.picker.renew([dead, *lane.pods.addresses])
+    await lane.renew([dead, *lane.pods.addresses])
     done = await lane.request(f"{mode}-original-dst", chat(100), to=[dead])
     assert done.response.status == 503
     assert lane.picker.outcomes() == {"unreachable": 1} and lane.picker.moved() == 0
@@ -116,7 +114,7 @@ async def test_an_answer_cut_off_in_the_middle(lane: Lane, mode: str) -> None:
 
 
 async def test_a_cut_off_answer_that_was_watched_teaches_no_length(lane: Lane) -> None:
-    lane.picker.renew(lane.pods.addresses, observe=True)
+    await lane.renew(lane.pods.addresses, observe=True)
     done = await lane.request("partial", chat(1000, stream=True), to=[lane.pods[0].address], script="*=half")
     assert done.response.status == 200 and not done.response.complete
 
@@ -166,14 +164,11 @@ async def test_a_pod_that_leaves_discovery_finishes_its_answer(lane: Lane) -> No
 
 
 async def test_a_pod_that_joins_can_be_chosen_at_once(lane: Lane) -> None:
-    lane.picker.renew([lane.pods[0].address])
+    await lane.renew([lane.pods[0].address])
     assert (await lane.request("partial", chat(100))).response.pod == lane.pods[0].address
-    lane.picker.set_endpoints([pod.address for pod in lane.pods])
-    for _ in range(100):  # the picker knows before Envoy has read the endpoint file
-        done = await lane.request("partial", chat(100), to=[lane.pods[3].address])
-        if done.response.pod:
-            break
-        await asyncio.sleep(0.01)
+    lane.picker.set_endpoints(lane.pods.addresses)
+    await lane.envoy_knows(lane.pods.addresses)
+    done = await lane.request("partial", chat(100), to=[lane.pods[3].address])
     assert done.response.pod == lane.pods[3].address
 
 
@@ -181,7 +176,7 @@ async def test_without_attributes_the_served_metadata_moves_the_booking(lane: La
     """A gateway that sends no attributes: the endpoint named in the metadata is charged."""
     [dead] = lane.dead_addresses(1)
     alive = lane.pods[1]
-    lane.picker.renew([dead, *lane.pods.addresses])
+    await lane.renew([dead, *lane.pods.addresses])
     _tid, connection = await lane.open(
         "no-attributes", chat(1000, stream=True), to=[dead, alive.address], script="*=sse.200.5"
     )

@@ -56,7 +56,7 @@ async def test_an_upgrade_that_is_not_allowed(lane: Lane) -> None:
 async def test_the_pick_is_not_usable(lane: Lane, mode: str) -> None:
     """Envoy does not know the address (its endpoint file is behind): 503, and the pod is not to blame."""
     [unknown] = lane.dead_addresses(1)
-    lane.picker.renew([unknown, *lane.pods.addresses], in_eds=lane.pods.addresses)
+    await lane.renew([unknown, *lane.pods.addresses], in_eds=lane.pods.addresses)
     done = await lane.request(mode, chat(100), to=[unknown])
     assert done.response.status == 503 and done.hits == []
     assert lane.picker.outcomes() == {"local_reply": 1}

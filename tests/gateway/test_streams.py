@@ -25,7 +25,7 @@ WHOLE = b"".join(sse_events(CHUNKS))
 )
 async def test_two_thousand_chunks_arrive_intact(lane: Lane, mode: str, observe: bool, gap_ms: int) -> None:
     """Response body NONE (unwatched), NONE overridden to STREAMED (watched), FULL_DUPLEX_STREAMED (duplex)."""
-    lane.picker.renew(lane.pods.addresses, observe=observe)
+    await lane.renew(lane.pods.addresses, observe=observe)
     done = await lane.request(mode, chat(1024, stream=True), script=f"*=sse.{CHUNKS}.{gap_ms}")
     assert done.response.status == 200 and done.response.complete
     assert done.response.body == WHOLE
@@ -45,7 +45,7 @@ async def test_two_thousand_chunks_arrive_intact(lane: Lane, mode: str, observe:
 @pytest.mark.parametrize("mode", MODES)
 async def test_many_streams_at_once(lane: Lane, mode: str, observe: bool) -> None:
     count, chunks = 40, 50
-    lane.picker.renew(lane.pods.addresses, observe=observe)
+    await lane.renew(lane.pods.addresses, observe=observe)
 
     async def one() -> None:
         done = await lane.request(mode, chat(512, stream=True), script=f"*=sse.{chunks}.5")
@@ -60,7 +60,7 @@ async def test_many_streams_at_once(lane: Lane, mode: str, observe: bool) -> Non
 @pytest.mark.parametrize("observe", [False, True], ids=["unwatched", "watched"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_http2_streams(lane: Lane, mode: str, observe: bool) -> None:
-    lane.picker.renew(lane.pods.addresses, observe=observe)
+    await lane.renew(lane.pods.addresses, observe=observe)
     done = await lane.request(mode, chat(1024, stream=True), script="*=sse.500.0", protocol="http2")
     assert done.response.complete and done.response.body == b"".join(sse_events(500))
     if observe:
@@ -71,7 +71,7 @@ async def test_http2_streams(lane: Lane, mode: str, observe: bool) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_answer_in_one_piece(lane: Lane, mode: str, observe: bool) -> None:
     """Not streamed: the pod's bytes and its content-length."""
-    lane.picker.renew(lane.pods.addresses, observe=observe)
+    await lane.renew(lane.pods.addresses, observe=observe)
     done = await lane.request(mode, chat(1024))
     assert done.response.status == 200 and done.response.complete
     assert done.response.json()["length"] == 1024
@@ -115,7 +115,7 @@ async def test_abort_while_waiting_for_the_answer(lane: Lane, mode: str) -> None
 @pytest.mark.parametrize("mode", MODES)
 async def test_abort_in_mid_stream(lane: Lane, mode: str, observe: bool) -> None:
     """A pod answered, so it is no failure; but the length of what was cut off is not the length of the answer."""
-    lane.picker.renew(lane.pods.addresses, observe=observe)
+    await lane.renew(lane.pods.addresses, observe=observe)
     pod = lane.pods[2]
     tid, connection = await lane.open(mode, chat(1000, stream=True), to=[pod.address], script="*=sse.3000.2")
     response = await connection.read_head()

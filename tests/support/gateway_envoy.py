@@ -128,26 +128,49 @@ class Gateway:
     child: Child
     admin: int
     ports: dict[str, int]
+    config: Message
+
+    def users_of(self, endpoint_file: Path) -> list[str]:
+        """Clusters that take their endpoints from this file."""
+        return [
+            cluster["name"]
+            for cluster in self.config["static_resources"]["clusters"]
+            if "eds_cluster_config" in cluster
+            and cluster["eds_cluster_config"]["eds_config"]["path_config_source"]["path"] == str(endpoint_file)
+        ]
 
     async def stats(self, *words: str) -> dict[str, int]:
         """Counters and gauges whose name contains every word."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.admin)
-        writer.write(b"GET /stats?format=json HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-        raw = await reader.read()
-        writer.close()
-        head, _, body = raw.partition(b"\r\n\r\n")
-        if b"chunked" in head:
-            body = _dechunk(body)
-        entries = json.loads(body)["stats"]
+        entries = json.loads(await self._admin_page("/stats?format=json"))["stats"]
         return {
             entry["name"]: entry["value"]
             for entry in entries
             if "name" in entry and "value" in entry and all(word in entry["name"] for word in words)
         }
 
+    async def hosts(self) -> dict[str, set[str]]:
+        """Addresses that each cluster knows now."""
+        statuses = json.loads(await self._admin_page("/clusters?format=json"))["cluster_statuses"]
+        return {
+            status["name"]: {_join(**host["address"]["socket_address"]) for host in status.get("host_statuses", ())}
+            for status in statuses
+        }
+
+    async def _admin_page(self, path: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.admin)
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        raw = await reader.read()
+        writer.close()
+        head, _, body = raw.partition(b"\r\n\r\n")
+        return _dechunk(body) if b"chunked" in head else body
+
     async def stop(self) -> None:
         """Ends the process."""
         await self.child.stop(grace_s=0)
+
+
+def _join(address: str, port_value: int) -> str:
+    return f"[{address}]:{port_value}" if ":" in address else f"{address}:{port_value}"
 
 
 def _dechunk(body: bytes) -> bytes:
@@ -192,4 +215,4 @@ async def start_gateway(folder: Path, variants: list[Variant], name: str = "envo
     path.write_text(json.dumps(config, indent=1))
     child = envoy(path, log=folder / f"{name}.log", name=name).start()
     await child.ready(envoy_is_ready(admin))
-    return Gateway(child, admin, ports)
+    return Gateway(child, admin, ports, config)

@@ -49,10 +49,9 @@ class Steered:
     def decide(self, view: DecisionView) -> list[int]:
         """Slots in order."""
         key = view.request.routing_key
-        if not key.startswith(PICK):
-            return self._policy.decide(view)
-        endpoints = [view.table.find(address) for address in key.removeprefix(PICK).split()]
-        return [endpoint.slot for endpoint in endpoints if endpoint is not None]
+        addresses = key.removeprefix(PICK).split() if key.startswith(PICK) else []
+        named = [endpoint.slot for endpoint in map(view.table.find, addresses) if endpoint is not None]
+        return named or self._policy.decide(view)
 
     def placed(self, view: DecisionView, slot: int) -> None:
         """Tells the real policy."""
@@ -62,13 +61,14 @@ class Steered:
 class Watched(Exchange):
     """An exchange that remembers which messages it got."""
 
-    __slots__ = ("attempts", "fields", "seen")
+    __slots__ = ("attempts", "details", "fields", "seen")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.seen: list[str] = []
         self.fields: dict[str, str] = {}
         self.attempts = 0
+        self.details = ""
 
     def request_headers(self, fields: Any, end_of_stream: bool, **more: Any) -> list[Reply]:
         self.seen.append("request_headers")
@@ -85,7 +85,9 @@ class Watched(Exchange):
 
     def response_headers(self, *arguments: Any, **more: Any) -> list[Reply]:
         self.seen.append("response_headers")
-        self.attempts = int(more.get("attributes", {}).get("upstream.request_attempt_count") or 0)
+        attributes = more.get("attributes", {})
+        self.attempts = int(attributes.get("upstream.request_attempt_count") or 0)
+        self.details = str(attributes.get("response.code_details"))
         return super().response_headers(*arguments, **more)
 
     def response_body(self, chunk: bytes, end_of_stream: bool, **more: Any) -> list[Reply]:
@@ -107,10 +109,10 @@ class LocalPicker:
     `renew` gives it a new pool, so that tests do not learn from each other.
     """
 
-    def __init__(self, transport: str, eds_directory: Path) -> None:
+    def __init__(self, transport: str, eds_directory: Path, listen: str = "127.0.0.1:0") -> None:
         self.eds = EdsWriter(eds_directory)
         self.exchanges: list[Watched] = []
-        self._transport = TRANSPORTS[transport](ListenerSettings(address="127.0.0.1:0"), self._exchange, now_ms)
+        self._transport = TRANSPORTS[transport](ListenerSettings(address=listen), self._exchange, now_ms)
         self.renew([])
 
     async def start(self) -> LocalPicker:
@@ -141,8 +143,8 @@ class LocalPicker:
         observe: bool = False,
         pool: PoolSettings | None = None,
         in_eds: Iterable[str] | None = None,
-    ) -> None:
-        """A new pool of these endpoints.
+    ) -> bool:
+        """A new pool of these endpoints; True if the endpoint file changed.
 
         `observe`: watch the body of every inference response, or of none. `in_eds`: what Envoy is told, if it differs.
         """
@@ -151,18 +153,18 @@ class LocalPicker:
         self.pool = Pool("pool", Steered(build_profile(config)), random.Random(1), pool)
         self.exchanges.clear()
         self.pool.apply_endpoints(map(_spec, addresses))
-        self.eds.write([_spec(address) for address in (addresses if in_eds is None else in_eds)])
 
         def wanted(request: InferenceRequest) -> bool:
             return observe and request.is_inference
 
         self.pool._wants_observation = wanted  # type: ignore[method-assign]
+        return self.eds.write([_spec(address) for address in (addresses if in_eds is None else in_eds)])
 
-    def set_endpoints(self, addresses: Iterable[str]) -> None:
-        """Discovery has changed its mind: the pool stays, its endpoints change."""
+    def set_endpoints(self, addresses: Iterable[str]) -> bool:
+        """Discovery has changed its mind: the pool stays, its endpoints change; True if the endpoint file changed."""
         specs = [_spec(address) for address in addresses]
         self.pool.apply_endpoints(specs)
-        self.eds.write(specs)
+        return self.eds.write(specs)
 
     # ── what tests look at ───────────────────────────────────────────────────
 

@@ -113,7 +113,7 @@ class Pod:
         headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         hit = Hit(self.address, method, path, headers)
         self.hits[headers.get("x-tid", "?")].append(hit)
-        if "upgrade" in headers:
+        if "upgrade" in headers and self._script(headers) == ["ok"]:
             await _websocket(reader, writer)
             return False
         body = await _read_body(reader, headers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -243,6 +245,24 @@ class Lane:
     def attempts(self) -> list[int]:
         """How often the router tried, for each exchange of the main picker."""
         return [exchange.attempts for exchange in self.picker.exchanges]
+
+    async def renew(
+        self, addresses: Sequence[str], *, observe: bool = False, in_eds: Sequence[str] | None = None
+    ) -> None:
+        """A new pool of these endpoints at the main picker, known to Envoy too."""
+        if self.picker.renew(addresses, observe=observe, in_eds=in_eds):
+            await self.envoy_knows(addresses if in_eds is None else in_eds)
+
+    async def envoy_knows(self, addresses: Sequence[str]) -> None:
+        """Waits until Envoy has read the observed picker's endpoint file, in every cluster that uses it."""
+        deadline = time.monotonic() + 10
+        clusters = self.site.gateway.users_of(self.picker.eds.path)
+        while True:
+            hosts = await self.site.gateway.hosts()
+            if all(hosts[cluster] == set(addresses) for cluster in clusters):
+                return
+            assert time.monotonic() < deadline, f"Envoy still knows {hosts}"
+            await asyncio.sleep(0.005)
 
     async def finish(self) -> None:
         """The proof: no stream, no booking, nothing learned or held against a pod but what the test expects."""
