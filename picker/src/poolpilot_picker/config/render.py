@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from poolpilot_picker.config.registry import PluginKind, PluginType
 from poolpilot_picker.config.schema import API_VERSION, KIND
-from poolpilot_picker.config.strict import BAD, default_of, wanted
+from poolpilot_picker.config.strict import BAD, default_of, struct_type, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +40,10 @@ def render_config(config: LoadedConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _struct(value: Any, indent: int) -> Iterator[str]:
+def _struct(value: msgspec.Struct, indent: int) -> Iterator[str]:
     """Lines of a struct's fields, each under the sentence that explains it."""
-    kind = inspect.type_info(type(value))
-    assert isinstance(kind, inspect.StructType)
     space = " " * indent
-    for field in kind.fields:
+    for field in struct_type(type(value)).fields:
         held = getattr(value, field.name)
         sentence = description(field)
         if sentence:
@@ -74,9 +72,8 @@ def describe_plugin(plugin_type: PluginType[Any]) -> str:
     lines = [f"{plugin_type.name} ({kinds}): {plugin_type.summary}{ending}"]
     if plugin_type.aliases:
         lines.append(f"    older names: {', '.join(plugin_type.aliases)}")
-    kind = inspect.type_info(plugin_type.parameters)
-    assert isinstance(kind, inspect.StructType)
-    for field in kind.fields:
+    parameters: type[msgspec.Struct] = plugin_type.parameters
+    for field in struct_type(parameters).fields:
         default = default_of(field)
         shown = "required" if default is BAD else f"default {json.dumps(msgspec.to_builtins(default))}"
         sentence = description(field)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import yaml  # noqa: TC002 (msgspec evaluates the annotation)
+import yaml
 from msgspec import Meta, Struct, field
 
 from poolpilot_picker.config.settings import PoolPilotSettings

@@ -46,7 +46,7 @@ class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True, rename=
     """How engines are polled."""
 
     busy_interval_ms: Annotated[Milliseconds, Meta(description="between two samples of an endpoint with work")] = 200.0
-    idle_interval_ms: Annotated[Milliseconds, Meta(description="between two samples of an idle endpoint")] = 1000.0
+    idle_interval_ms: Annotated[Milliseconds, Meta(description="between two samples of an idle endpoint")] = 1500.0
     timeout_ms: Annotated[Milliseconds, Meta(description="a sample that takes longer is given up")] = 1000.0
     stale_after_ms: Annotated[
         Milliseconds, Meta(description="an endpoint whose newest sample is older counts as unknown, not as idle")

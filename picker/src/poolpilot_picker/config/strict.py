@@ -6,6 +6,7 @@ A struct's fields say what is allowed (`msgspec.Meta` for ranges); the nodes of 
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
 import re
@@ -104,6 +105,14 @@ def compose(text: str, source: str) -> yaml.Node:
     return node
 
 
+@functools.lru_cache(maxsize=256)
+def struct_type(struct: type[msgspec.Struct]) -> inspect.StructType:
+    """A struct's fields with their types and limits."""
+    kind = inspect.type_info(struct)
+    assert isinstance(kind, inspect.StructType)
+    return kind
+
+
 class Reader:
     """Reads nodes of one document; collects problems, warnings and the place of every path."""
 
@@ -146,12 +155,10 @@ class Reader:
         return path in self._places
 
     def struct(
-        self, node: yaml.Node | None, struct: type[Any], path: str, others: OtherFields = NO_OTHER_FIELDS
+        self, node: yaml.Node | None, struct: type[msgspec.Struct], path: str, others: OtherFields = NO_OTHER_FIELDS
     ) -> Any:
         """Reads a struct, and fields that it has not but that are known all the same. Without a node: its defaults."""
-        kind = inspect.type_info(struct)
-        assert isinstance(kind, inspect.StructType)
-        return self._struct(node, kind, path, others)
+        return self._struct(node, struct_type(struct), path, others)
 
     def read(self, node: yaml.Node, kind: inspect.Type, path: str) -> Any:
         """The value of a node, or BAD after reporting why not."""
@@ -200,7 +207,8 @@ class Reader:
         pairs: dict[str, tuple[str, yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._problems.append((place_of(key), f"{path}: a field name must be text, found {_describe(key)}"))
+                where = f"{path}: " if path else ""
+                self._problems.append((place_of(key), f"{where}a field name must be text, found {_describe(key)}"))
                 continue
             pairs[key.value] = (key.value, key, value)
         return list(pairs.values())

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from poolpilot_picker.config.registry import PluginKind, PluginType
 from poolpilot_picker.routing.plugins.telemetry import inflight_tokens, prefix_ratio
@@ -30,7 +30,7 @@ class PrefixAffinityParameters(Struct, frozen=True, rename="camel"):
     ] = 0.0
     max_ttft_penalty_ms: Annotated[
         float, Meta(ge=0, description="how much later the first token may come for stickiness; 0 = always stick")
-    ] = 18_000.0
+    ] = field(default=18_000.0, name="maxTTFTPenaltyMs")
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     peak_prefill_throughput: Annotated[float, Meta(gt=0, description="prefill speed of one endpoint, tokens/s")] = (
         15_928.0
