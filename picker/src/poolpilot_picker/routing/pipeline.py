@@ -89,12 +89,20 @@ class Profile:
             view.keep(kept, name)
             if not view.mask.any():
                 raise TooManyRequests("no endpoints available for the given request")
-        total = np.where(view.mask, 0.0, -np.inf)
+        candidates = view.mask.nonzero()[0]
+        sums = np.zeros(len(candidates))
         for name, scorer, weight in self.scorers:
             score = self._score(view, name, scorer)
-            if score is not None:
-                view.terms[name] = score
-                total[view.mask] += weight * np.clip(score[view.mask], 0.0, 1.0)
+            if score is None:
+                continue
+            clamped = np.minimum(np.maximum(score[candidates], 0.0), 1.0)
+            if np.isnan(clamped.sum()):
+                self.guard.failed(name, "score()", "NaN for a candidate", view.now)
+                continue
+            view.terms[name] = score
+            sums += weight * clamped
+        total = np.full(len(view.mask), -np.inf)
+        total[candidates] = sums
         return self._pick(view, total)
 
     def placed(self, view: DecisionView, slot: int) -> None:
@@ -131,13 +139,10 @@ class Profile:
             wrong = f"an array with shape {score.shape} instead of {view.mask.shape}"
             self.guard.failed(name, "score()", wrong, view.now)
             return None
-        if np.isnan(score[view.mask]).any():
-            self.guard.failed(name, "score()", "NaN for a candidate", view.now)
-            return None
         return score
 
     def _pick(self, view: DecisionView, total: Floats) -> list[int]:
-        candidates = set(view.mask.nonzero()[0].tolist())
+        mask = view.mask
         try:
             # A copy: what a picker does to the scores must not reach the fallback below.
             slots = list(dict.fromkeys(int(slot) for slot in self.picker.pick(view, total.copy())))
@@ -146,12 +151,9 @@ class Profile:
         except Exception as error:
             self.guard.failed(self.picker_name, "pick()", error, view.now)
         else:
-            if slots and candidates.issuperset(slots):
+            strays = [slot for slot in slots if not (0 <= slot < len(mask) and mask[slot])]
+            if slots and not strays:
                 return slots
-            wrong = (
-                f"slots {slots[:8]}, of which {sorted(set(slots) - candidates)[:8]} are no candidates"
-                if slots
-                else "none"
-            )
+            wrong = f"slots {slots[:8]}, of which {strays[:8]} are no candidates" if slots else "no slot"
             self.guard.failed(self.picker_name, "pick()", wrong, view.now)
         return best_first(total, view.mask, 1, view.rng)
