@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
-from poolpilot_picker.extproc.exchange import NO_METADATA, Exchange, Metadata
+from poolpilot_picker.extproc.answered import NO_METADATA, Metadata
 from poolpilot_picker.extproc.replies import (
     BodyReply,
     HeadersReply,
@@ -21,6 +22,8 @@ from poolpilot_picker.requests.headers import DESTINATION, LB_NAMESPACE
 if TYPE_CHECKING:
     from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
     from google.protobuf.struct_pb2 import Struct, Value
+
+    from poolpilot_picker.extproc.exchange import Exchange
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
@@ -60,20 +63,22 @@ def fields_of(headers: ext_proc.HttpHeaders) -> list[tuple[str, str | bytes]]:
 
 def dispatch(exchange: Exchange, message: ext_proc.ProcessingRequest, now: float) -> list[Reply]:
     """Hands a message to the exchange and returns its replies."""
+    if message.HasField("protocol_config"):
+        modes = message.protocol_config
+        exchange.set_modes(modes.request_body_mode, modes.response_body_mode)
     kind = message.WhichOneof("request")
     if kind == "response_body":
-        return exchange.response_body(message.response_body.body, message.response_body.end_of_stream, now=now)
+        body = message.response_body
+        return _framed(body, exchange.response_body(body.body, body.end_of_stream, now=now))
     if kind == "request_body":
         body = message.request_body
-        return exchange.request_body(body.body, body.end_of_stream, now=now, metadata=metadata_of(message))
+        replies = exchange.request_body(body.body, body.end_of_stream, now=now, metadata=metadata_of(message))
+        return _framed(body, replies)
     if kind == "request_headers":
-        modes = message.protocol_config if message.HasField("protocol_config") else None
         return exchange.request_headers(
             fields_of(message.request_headers),
             message.request_headers.end_of_stream,
             now=now,
-            request_mode=modes.request_body_mode if modes is not None else None,
-            response_mode=modes.response_body_mode if modes is not None else None,
             metadata=metadata_of(message),
         )
     if kind == "response_headers":
@@ -91,6 +96,20 @@ def dispatch(exchange: Exchange, message: ext_proc.ProcessingRequest, now: float
     return []
 
 
+def _framed(body: ext_proc.HttpBody, replies: list[Reply]) -> list[Reply]:
+    """In mode GRPC a message goes out framed as it came in."""
+    if not body.grpc_message_compressed and not body.end_of_stream_without_message:
+        return replies
+    return [
+        msgspec.structs.replace(
+            reply, compressed=body.grpc_message_compressed, without_message=body.end_of_stream_without_message
+        )
+        if isinstance(reply, StreamedReply)
+        else reply
+        for reply in replies
+    ]
+
+
 def _apply(mutation: Mutation, common: ext_proc.CommonResponse, response: ext_proc.ProcessingResponse) -> None:
     for name, value in mutation.set_headers:
         option = common.header_mutation.set_headers.add()
@@ -99,10 +118,14 @@ def _apply(mutation: Mutation, common: ext_proc.CommonResponse, response: ext_pr
         option.append_action = OVERWRITE
     if mutation.remove_headers:
         common.header_mutation.remove_headers.extend(mutation.remove_headers)
-    if mutation.destination:
-        response.dynamic_metadata.get_or_create_struct(LB_NAMESPACE)[DESTINATION] = mutation.destination
+    _direct(mutation.destination, response)
     if mutation.clear_route_cache:
         common.clear_route_cache = True
+
+
+def _direct(destination: str, response: ext_proc.ProcessingResponse) -> None:
+    if destination:
+        response.dynamic_metadata.get_or_create_struct(LB_NAMESPACE)[DESTINATION] = destination
 
 
 def encode(reply: Reply) -> ext_proc.ProcessingResponse:
@@ -127,6 +150,10 @@ def encode(reply: Reply) -> ext_proc.ProcessingResponse:
         streamed = part.response.body_mutation.streamed_response
         streamed.body = reply.chunk
         streamed.end_of_stream = reply.end_of_stream
+        if reply.compressed:
+            streamed.grpc_message_compressed = True
+        if reply.without_message:
+            streamed.end_of_stream_without_message = True
     elif isinstance(reply, ImmediateReply):
         immediate = response.immediate_response
         immediate.status.code = reply.status
@@ -141,4 +168,5 @@ def encode(reply: Reply) -> ext_proc.ProcessingResponse:
             immediate.grpc_status.status = reply.grpc_status
     else:
         (response.request_trailers if reply.request else response.response_trailers).SetInParent()
+        _direct(reply.destination, response)
     return response

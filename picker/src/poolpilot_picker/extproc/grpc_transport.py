@@ -123,7 +123,7 @@ class GrpcTransport:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(stopping), grace_s)
         for exchange, task in list(self._streams.items()):
-            if exchange.safe_to_end:
+            if exchange.give_up(self._now()) == []:
                 task.cancel("drained")
         await stopping
         self._server = None
@@ -146,7 +146,7 @@ class GrpcTransport:
                 for reply in dispatch(exchange, message, now()):
                     await context.write(encode(reply))
         except asyncio.CancelledError as cancelled:
-            if cancelled.args == ("drained",) and exchange.safe_to_end:
+            if cancelled.args == ("drained",) and exchange.give_up(now()) == []:
                 # The rest of the response passes without us; ending with OK leaves it whole.
                 return
             raise

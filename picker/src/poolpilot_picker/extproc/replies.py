@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from poolpilot_picker.requests import error_body
+from poolpilot_picker.requests import headers as names
+
+if TYPE_CHECKING:
+    from poolpilot_picker.errors import RequestRefused
+
 Field = tuple[str, str]
+
+CHUNK_BYTES: Final = 62_000
+"""Largest body chunk in a full duplex reply (protocol, body replies)."""
 
 
 class BodyMode(IntEnum):
@@ -19,6 +29,20 @@ class BodyMode(IntEnum):
     BUFFERED_PARTIAL = 3
     FULL_DUPLEX_STREAMED = 4
     GRPC = 5
+
+
+DUPLEX: Final = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
+"""The body passes through the picker, which answers when it likes."""
+WAITED_FOR: Final = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+"""The request waits for what the picker says to its body."""
+
+
+def body_mode(number: int) -> BodyMode:
+    """The mode of a number; one that a later protocol may add counts as full duplex, the protocol's default."""
+    try:
+        return BodyMode(number)
+    except ValueError:
+        return BodyMode.FULL_DUPLEX_STREAMED
 
 
 class ModeOverride(msgspec.Struct, frozen=True):
@@ -64,12 +88,18 @@ class StreamedReply(msgspec.Struct, frozen=True, kw_only=True):
     request: bool
     chunk: bytes
     end_of_stream: bool
+    compressed: bool = False
+    """Mode GRPC: the message is compressed."""
+    without_message: bool = False
+    """Mode GRPC: the end of the stream, and no message with it."""
 
 
 class TrailersReply(msgspec.Struct, frozen=True, kw_only=True):
     """Answers trailers."""
 
     request: bool
+    destination: str = ""
+    """Where the request goes, as dynamic metadata: for a request that has a head and trailers and nothing between."""
 
 
 class ImmediateReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,3 +114,34 @@ class ImmediateReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Reply = HeadersReply | BodyReply | StreamedReply | TrailersReply | ImmediateReply
+
+
+def streamed(chunks: Sequence[bytes], end_of_stream: bool, *, request: bool, whole: bool = False) -> list[Reply]:
+    """Chunks of at most CHUNK_BYTES; the end of stream on the last; one empty chunk for an empty body.
+
+    `whole`: mode GRPC, where a chunk is a message and stays one.
+    """
+    pieces = [
+        chunk[start : start + CHUNK_BYTES] if len(chunk) > CHUNK_BYTES and not whole else chunk
+        for chunk in chunks
+        for start in (range(0, len(chunk), CHUNK_BYTES) if not whole else (0,))
+    ] or [b""]
+    last = len(pieces) - 1
+    return [
+        StreamedReply(request=request, chunk=piece, end_of_stream=end_of_stream and index == last)
+        for index, piece in enumerate(pieces)
+    ]
+
+
+def refusal(refused: RequestRefused, *, grpc: bool) -> ImmediateReply:
+    """The answer to a refused request: an OpenAI error object, and the status that a gRPC client reads."""
+    fields: list[Field] = [("content-type", "application/json")]
+    if refused.dropped_reason:
+        fields.append((names.DROPPED_REASON, refused.dropped_reason))
+    return ImmediateReply(
+        status=refused.status,
+        body=error_body(refused),
+        set_headers=fields,
+        grpc_status=refused.grpc_status if grpc else None,
+        details=f"poolpilot_{refused.dropped_reason or refused.code}",
+    )

@@ -216,7 +216,20 @@ class Pool:
             adapter=view.adapter,
         )
         self.ledger.book(booking, now)
-        cached = float(view.cached_tokens[endpoint.slot])
+        try:
+            self._remember(request, decision, cold=cold)
+        except Exception:
+            # Whoever then places the request in another way must not find it booked already.
+            self.ledger.release(booking, now)
+            if view.adapter:
+                self.adapters.release(endpoint.slot, view.adapter)
+            raise
+        return booking
+
+    def _remember(self, request: InferenceRequest, decision: Decision, *, cold: bool) -> None:
+        """What was placed, for the learners and the prefix index."""
+        endpoint, forecast = decision.endpoints[0], decision.forecast
+        cached = float(decision.view.cached_tokens[endpoint.slot])
         if request.is_inference:
             self._speed[endpoint].placed(
                 forecast.uncached_tokens,
@@ -228,7 +241,34 @@ class Pool:
             if request.prompt_tokens > 0:
                 self._hit_share += HIT_SHARE_SMOOTHING * (cached / request.prompt_tokens - self._hit_share)
         self.prefixes.insert(request.prefix, endpoint.slot)
-        return booking
+
+    def place_anywhere(self, request: InferenceRequest, now: float) -> Placement:
+        """Books at random among the endpoints that may be chosen: for when choosing itself has failed.
+
+        Raises NoEndpoints. Nothing is predicted, so nothing will be learned from it but that the endpoint answers.
+        """
+        mask = self._candidates(request)
+        endpoint = self.table.at(self._rng.choice(np.flatnonzero(mask).tolist()))
+        tokens = float(request.prompt_tokens)
+        booking = Booking(
+            endpoint=endpoint,
+            placed_ms=now,
+            prompt_tokens=tokens,
+            uncached_tokens=tokens,
+            expected_output=0.0,
+            sequences=request.sequences,
+            prefill_ms=0.0,
+            ttft_ms=0.0,
+            adapter="",
+        )
+        return Placement(
+            request=request,
+            booking=self.ledger.book(booking, now),
+            destination=endpoint.address,
+            predicted=Forecast(output_tokens=0.0, uncached_tokens=tokens),
+            observe=False,
+            cached_tokens=0.0,
+        )
 
     def _wants_observation(self, request: InferenceRequest) -> bool:
         if not request.is_inference:

@@ -10,8 +10,17 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from poolpilot_picker.instruments.seldom import Seldom
+
 LABEL_VALUES: Final = 1_000
 """Distinct values kept per label; later ones are reported as `other`."""
+LABEL_SETS: Final = 1_000
+"""Distinct combinations kept of a request's labels: each has about 150 series. Later ones are `other` throughout."""
+PICKED_SETS: Final = 10_000
+"""The same for model × endpoint, which has one series."""
+LABEL_LENGTH: Final = 128
+"""Characters kept of a value: clients choose the names of models and tenants."""
+OTHER: Final = "other"
 
 _DURATION = (
     0.005,
@@ -59,19 +68,36 @@ _L4 = ("model_name", "target_model_name", "fairness_id", "priority")
 
 
 class LabelCap:
-    """Replaces label values beyond the first LABEL_VALUES by `other`, so that a client cannot grow the page."""
+    """Cuts long values and replaces those beyond the first LABEL_VALUES by `other`: no client can grow the page."""
 
     def __init__(self, limit: int = LABEL_VALUES) -> None:
         self._limit = limit
         self._seen: set[str] = set()
 
     def __call__(self, value: str) -> str:
+        value = value[:LABEL_LENGTH]
         if value in self._seen:
             return value
         if len(self._seen) >= self._limit:
-            return "other"
+            return OTHER
         self._seen.add(value)
         return value
+
+
+class SetCap:
+    """Replaces combinations of label values beyond the first `limit` by another."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._seen: set[tuple[str, ...]] = set()
+
+    def __call__(self, labels: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+        if labels in self._seen:
+            return labels
+        if len(self._seen) >= self._limit:
+            return other
+        self._seen.add(labels)
+        return labels
 
 
 class RequestHandles(NamedTuple):
@@ -129,7 +155,7 @@ class PickerMetrics:
         self._ttft = Histogram(
             prefix + "request_ttft_seconds",
             "Time to first token of observed exchanges",
-            _L4,
+            (*_L4, "streaming"),
             buckets=_TTFT,
             registry=registry,
         )
@@ -140,7 +166,7 @@ class PickerMetrics:
         self._attempts = Counter(
             prefix + "scheduler_attempts",
             "Decisions",
-            ("status", "target_model_name", "endpoint_name"),
+            ("status", "target_model_name", "endpoint_name", "namespace", "port"),
             registry=registry,
         )
         self.refused = Counter(
@@ -166,11 +192,16 @@ class PickerMetrics:
         )
         self._models, self._tenants = LabelCap(), LabelCap()
         self._endpoints = LabelCap()
+        self._request_sets, self._picked_sets = SetCap(LABEL_SETS), SetCap(PICKED_SETS)
         self._handles: dict[tuple[str, str, str, int], RequestHandles] = {}
-        self._picked: dict[tuple[str, str], Counter] = {}
+        self._picked: dict[tuple[str, str, int], Counter] = {}
+        self._ended: dict[tuple[str, str], Counter] = {}
+        self.seldom = Seldom()
+        """For what the rooms log of single requests."""
 
-    def _labels(self, model: str, target: str, tenant: str, priority: int) -> tuple[str, str, str, str]:
-        return self._models(model), self._models(target), self._tenants(tenant), str(priority)
+    def _labels(self, model: str, target: str, tenant: str, priority: int) -> tuple[str, ...]:
+        labels = (self._models(model), self._models(target), self._tenants(tenant), str(priority))
+        return self._request_sets(labels, (OTHER, OTHER, OTHER, labels[3]))
 
     def request(self, model: str, target: str, tenant: str, priority: int) -> RequestHandles:
         """The children for a request's labels."""
@@ -187,7 +218,8 @@ class PickerMetrics:
                 input_tokens=self._input.labels(*labels),
                 output_tokens=self._output.labels(*labels),
                 cached_tokens=self._cached.labels(*labels),
-                ttft=self._ttft.labels(*labels),
+                # Only event streams show their first token.
+                ttft=self._ttft.labels(*labels, "true"),
                 running=self._running.labels(*labels),
             )
         return handles
@@ -196,16 +228,26 @@ class PickerMetrics:
         """A request ended in an error of this code."""
         self._errors.labels(*self._labels(model, target, tenant, priority), code).inc()
 
-    def picked(self, target: str, address: str) -> None:
-        """A decision chose this endpoint."""
-        key = (target, address)
+    def picked(self, target: str, endpoint: str, port: int) -> None:
+        """A decision chose this endpoint (its name, or its address where it has none)."""
+        key = (target, endpoint, port)
         child = self._picked.get(key)
         if child is None:
             if len(self._picked) > 4 * LABEL_VALUES:
                 self._picked.clear()
-            child = self._picked[key] = self._attempts.labels("success", self._models(target), self._endpoints(address))
+            labels = ("success", self._models(target), self._endpoints(endpoint), "", str(port))
+            other = ("success", OTHER, OTHER, "", "")
+            child = self._picked[key] = self._attempts.labels(*self._picked_sets(labels, other))
         child.inc()
 
     def not_picked(self, target: str) -> None:
         """A decision found no endpoint."""
-        self._attempts.labels("failure", self._models(target), "").inc()
+        labels = ("failure", self._models(target), "", "", "")
+        self._attempts.labels(*self._picked_sets(labels, ("failure", OTHER, "", "", ""))).inc()
+
+    def ended(self, pool: str, outcome: str) -> None:
+        """A placed exchange ended."""
+        child = self._ended.get((pool, outcome))
+        if child is None:
+            child = self._ended[pool, outcome] = self.outcomes.labels(pool, outcome)
+        child.inc()

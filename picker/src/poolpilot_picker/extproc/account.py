@@ -1,0 +1,170 @@
+"""What one exchange does to pool and metrics: its request is placed once, followed, and released once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from poolpilot_picker.errors import BadRequest, InternalError, RequestRefused
+from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
+from poolpilot_picker.requests import InferenceRequest, RequestHead, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_picker.extproc.answered import Answer
+    from poolpilot_picker.flow.pool import Placement, Pool
+    from poolpilot_picker.instruments.metrics import PickerMetrics, RequestHandles
+
+log = logging.getLogger(__name__)
+
+
+class Account:
+    """Of one exchange. `placement` is None until `place` has succeeded, and stays after `close`."""
+
+    __slots__ = ("_clock", "_handles", "_status", "metrics", "placement", "pool", "request", "started")
+
+    def __init__(self, pool: Pool, metrics: PickerMetrics, clock: Callable[[], float]) -> None:
+        self.pool = pool
+        self.metrics = metrics
+        self._clock = clock
+        self._handles: RequestHandles | None = None
+        self._status = 0
+        self.request: InferenceRequest | None = None
+        self.placement: Placement | None = None
+        self.started = 0.0
+        """When the request came, ms."""
+
+    def place(
+        self, head: RequestHead, body: bytes, *, complete: bool, subset: tuple[str, ...] | None, now: float
+    ) -> None:
+        """Parses, places and books. Raises RequestRefused, counted and logged; `complete` as for `requests.parse`."""
+        metrics = self.metrics
+        try:
+            request = self._parsed(head, body, complete, now)
+        except BadRequest as refused:
+            self.refused(head, refused, now)
+            raise
+        request.subset = subset
+        self.request = request
+        handles = self._handles = metrics.request(request.model, request.target_model, request.tenant, request.priority)
+        handles.total.inc()
+        handles.size.observe(request.body_bytes)
+        began = self._clock()
+        try:
+            placement = self._placed(request, now)
+        except RequestRefused as refused:
+            metrics.not_picked(request.target_model)
+            self.refused(head, refused, now)
+            raise
+        metrics.decision.observe(self._clock() - began)
+        self.placement = placement
+        handles.running.inc()
+        handles.input_tokens.observe(request.prompt_tokens)
+        handles.cached_tokens.observe(placement.cached_tokens)
+        spec = placement.booking.endpoint.spec
+        metrics.picked(request.target_model, spec.name or spec.host, spec.port)
+
+    def _parsed(self, head: RequestHead, body: bytes, complete: bool, now: float) -> InferenceRequest:
+        """The request; where reading it fails by a fault of ours, what the headers tell, to be placed by load."""
+        try:
+            return parse(head, body, complete=complete, token_scale=self.pool.tokens.scale)
+        except BadRequest:
+            raise
+        except Exception:
+            self._fault("parsing-failed", "reading the body failed: placed by load", head.request_id, now)
+            return InferenceRequest(
+                request_id=head.request_id,
+                path=head.path,
+                tenant=head.tenant,
+                body_bytes=len(body),
+                complete=False,
+                receipt_wanted=head.receipt_wanted,
+            )
+
+    def _fault(self, kind: str, sentence: str, request_id: str, now: float) -> None:
+        """A fault of ours that must not cost the request: counted, and logged once a minute."""
+        self.metrics.events.labels(kind).inc()
+        if count := self.metrics.seldom.due(kind, now):
+            log.exception(sentence, extra={"request_id": request_id, "pool": self.pool.name, "times": count})
+
+    def _placed(self, request: InferenceRequest, now: float) -> Placement:
+        """Places as the policy says, or, where choosing fails by a fault of ours, somewhere.
+
+        A fault in prediction or bookkeeping says nothing against the request or the engines: served by an endpoint
+        taken at random it costs time, answered 500 it is lost, and every later one like it too.
+        """
+        try:
+            return self.pool.place(request, now)
+        except RequestRefused:
+            raise
+        except Exception:
+            self._fault("placing-failed", "choosing failed: placed at random", request.request_id, now)
+        try:
+            return self.pool.place_anywhere(request, now)
+        except RequestRefused:
+            raise
+        except Exception as error:
+            raise InternalError("the picker failed to place the request; its log has the details") from error
+
+    def refused(self, head: RequestHead | None, refused: RequestRefused, now: float) -> None:
+        """Counts a refusal, and logs it: the first of its kind in a minute for operators, the rest at level debug."""
+        metrics, request = self.metrics, self.request
+        metrics.refused.labels(self.pool.name, refused.code, refused.dropped_reason or "").inc()
+        if request is not None:
+            metrics.error(request.model, request.target_model, request.tenant, request.priority, refused.code)
+        else:
+            metrics.error("", "", head.tenant if head is not None else "", 0, refused.code)
+        count = metrics.seldom.due(f"{self.pool.name} {refused.code} {refused.dropped_reason}", now)
+        log.log(
+            logging.INFO if count else logging.DEBUG,
+            "refused",
+            extra={
+                "request_id": head.request_id if head is not None else "",
+                "pool": self.pool.name,
+                "status": refused.status,
+                # What is wrong with a body is told in the client's words, and these are not for the log.
+                "reason": refused.code if isinstance(refused, BadRequest) else refused.message,
+                "field": refused.param,
+                "times": count or 1,
+            },
+        )
+
+    def answered(self, placement: Placement, status: int, answer: Answer, now: float) -> None:
+        """The response headers tell who answered: the booking moves there. The last answer counts."""
+        if answer.address and self.pool.served(placement, answer.address, now, attempts=answer.attempts):
+            self.metrics.moved.labels(self.pool.name).inc()
+        placement.outcome = answer.outcome
+        self._status = status
+
+    def first_token(self, placement: Placement, now: float) -> None:
+        """The first token was seen in the response."""
+        placement.first_token_seen = True
+        self.pool.first_token(placement, now)
+        if self._handles is not None:
+            self._handles.ttft.observe((now - self.started) / 1000.0)
+
+    def usage(self, placement: Placement, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """What the whole response told of its tokens."""
+        self.pool.usage(placement, prompt_tokens, output_tokens)
+        if output_tokens is not None and self._handles is not None:
+            self._handles.output_tokens.observe(output_tokens)
+
+    def close(self, now: float) -> None:
+        """Releases the booking, once; nothing happens where there is none."""
+        placement, request, handles, metrics = self.placement, self.request, self._handles, self.metrics
+        if placement is None or request is None or handles is None:
+            return
+        outcome = placement.outcome or Outcome.ABORTED
+        if not self.pool.finish(placement, outcome, now):
+            return
+        handles.running.dec()
+        handles.duration.observe((now - self.started) / 1000.0)
+        metrics.ended(self.pool.name, outcome.value)
+        code = ""
+        if outcome in AGAINST_ENDPOINT:
+            code = "ModelServerError"
+        elif outcome is Outcome.LOCAL_REPLY and self._status >= 500:
+            code = "DataPlaneError"
+        if code:
+            metrics.error(request.model, request.target_model, request.tenant, request.priority, code)
