@@ -21,7 +21,7 @@ from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
 from poolpilot_picker.config.reload import ConfigKeeper
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
-from poolpilot_picker.errors import ConfigurationError, RequestRefused, ServiceUnavailable
+from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
 from poolpilot_picker.extproc.grpc_transport import GrpcTransport, ListenerSettings, TlsFiles
 from poolpilot_picker.feed import PoolFeed
@@ -145,12 +145,8 @@ class Picker:
 
     def new_exchange(self) -> Exchange:
         """The state machine of a new stream, under the configuration of this moment."""
-        return Exchange(self.pool, self.metrics, self._exchange_settings, refusal=self._refusal)
-
-    def _refusal(self) -> RequestRefused | None:
-        if not self.draining:
-            return None
-        return ServiceUnavailable("the picker is shutting down", dropped_reason="rejected-shutting-down")
+        # Also while draining: what arrives before the data plane has read the GOAWAY is placed like any other.
+        return Exchange(self.pool, self.metrics, self._exchange_settings)
 
     # ---- configuration
 
