@@ -17,6 +17,8 @@ COMPLETION_MAX_TOKENS = 16
 IMAGE_TOKENS = 576
 MAX_CHOICES = 128
 
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+
 # Control characters mark turns: one token each, like the special tokens of a chat template.
 _TURN, _TURN_END = "\x01", "\x02"
 
@@ -264,5 +266,5 @@ def _part(part: dict[str, Any]) -> str:
     if isinstance(text, str):
         return text
     # Images, audio and files cost a fixed number of tokens that depend on their contents.
-    digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(part))
-    return "\x03" + f" {digest[:7]}" * IMAGE_TOKENS
+    digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(part)).translate(_LETTERS)
+    return f" {digest[:7]}" * IMAGE_TOKENS

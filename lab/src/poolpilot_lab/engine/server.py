@@ -56,6 +56,11 @@ class EngineServer:
         await self._down()
 
     @property
+    def running(self) -> bool:
+        """Whether it listens: not before `start`, while it restarts, or after `close`."""
+        return self._server is not None
+
+    @property
     def engine(self) -> Engine:
         """The engine of the running server; a restart replaces it."""
         assert self._frontend is not None, "the server is not running"

@@ -64,6 +64,8 @@ class _Flight:
     growth_ms: float
     decoding: list[Sequence]
     chunks: list[tuple[Sequence, int]]
+    planned_blocks: bool = True
+    """whether the sequences already hold the blocks for the first step; a run takes those of later steps as it goes"""
 
     def offset(self, steps: int) -> float:
         """Milliseconds from the start to the end of the given number of steps."""
@@ -389,6 +391,7 @@ class Engine:
         else:
             flight.start = end
             flight.first_ms += flight.growth_ms * ended
+            flight.planned_blocks = False
             flight.steps -= ended
         self.telemetry.steps += ended
         self._retire(end)
@@ -409,8 +412,9 @@ class Engine:
                     inter_token.observe((first_end - previous) / 1000, alike)
                 previous, alike = sequence.last_token, 0
             alike += 1
-            if steps > 1:
-                self._grow(sequence, sequence.computed + steps)
+            if steps > 1 or not flight.planned_blocks:
+                grown = self._grow(sequence, sequence.computed + steps)
+                assert grown, "a run was planned beyond the free blocks"
             sequence.computed += steps
             sequence.generated += steps
             sequence.last_token = end
