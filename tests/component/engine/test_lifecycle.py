@@ -139,6 +139,24 @@ async def test_unknown_paths_and_methods() -> None:
     assert (lora.status, lora.json) == (404, {"detail": "Not Found"}), "runtime LoRA is not enabled"
 
 
+async def test_a_request_to_upgrade_is_answered_as_if_it_had_not_asked() -> None:
+    async with serving(FAST) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request("GET", "/version", headers={"connection": "upgrade", "upgrade": "h2c"}))
+        assert (await read_reply(reader)).json == {"version": "0.32.0"}
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_stats_tell_what_a_real_engine_does_not() -> None:
+    async with serving(FAST) as server:
+        await call(server, "POST", CHAT, {**LONG, "max_tokens": 3})
+        stats = (await call(server, "GET", "/stats")).json
+    assert (stats["adapter_loads"], stats["adapter_evictions"]) == (0, 0)
+    assert stats["clock"]["steps"] == 3
+    assert set(stats["clock"]) == {"steps", "late", "late_ms", "worst_ms", "forgiven"}
+
+
 async def test_small_routes() -> None:
     async with serving(FAST) as server:
         for path in ("/health", "/ping"):

@@ -3,6 +3,7 @@
 import pytest
 
 from poolpilot_lab.engine.faults import Faults
+from poolpilot_lab.engine.model import Variation
 from poolpilot_lab.engine.models import Adapter
 from poolpilot_lab.engine.options import EngineConfig, OptionsError, read_config
 from poolpilot_lab.engine.server import main
@@ -48,6 +49,17 @@ def test_runtime_lora_updating_is_vllms_variable_or_a_flag() -> None:
     assert not read_config([], {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}).runtime_lora
     assert read_config([], {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true"}).runtime_lora
     assert read_config(["--allow-runtime-lora-updating"], {}).runtime_lora
+
+
+def test_the_api_key_is_a_flag_or_vllms_variable() -> None:
+    assert read_config([], {"VLLM_API_KEY": "k"}).api_keys == ("k",)
+    assert read_config(["--api-key", "a"], {"VLLM_API_KEY": "k"}).api_keys == ("a",)
+
+
+def test_every_time_is_scaled() -> None:
+    config = read_config(["--time-scale", "0.1", "--stall-every-ms", "1000", "--stall-ms", "50"], {})
+    assert config.engine_variation() == Variation(stall_every_ms=100.0, stall_ms=5.0)
+    assert config.engine_settings().lora_load_ms == 50.0
 
 
 def test_kv_tokens_make_a_small_engine() -> None:

@@ -53,8 +53,7 @@ class Frontend:
         started = time.time()
         profile = config.profile.scaled(config.time_scale)
         settings = config.engine_settings()
-        variation = config.variation
-        self.engine = Engine(settings, Accelerator(profile, variation, config.seed))
+        self.engine = Engine(settings, Accelerator(profile, config.engine_variation(), config.seed))
         self.driver = Driver(self.engine, loop, self._deliver)
         self._limits = Limits(
             block_size=settings.block_size,

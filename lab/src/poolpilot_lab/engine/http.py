@@ -184,7 +184,8 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(HTTPStatus.BAD_REQUEST, b"Unsupported upgrade request.")
+            # Nothing is upgraded here: the request was answered as if it had not asked, and the connection ends.
+            pass
         except httptools.HttpParserError:
             self._refuse(HTTPStatus.BAD_REQUEST, b"Invalid HTTP request received.")
 
@@ -240,7 +241,7 @@ class Connection(asyncio.Protocol):
         if len(self._ready) >= _MAX_WAITING_REQUESTS:
             self.drop()
             return
-        self._ready.append((exchange, self._parser.should_keep_alive()))
+        self._ready.append((exchange, self._parser.should_keep_alive() and not self._parser.should_upgrade()))
         self._next()
 
     # -- exchanges -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poolpilot_lab.engine.errors import ApiError
 from poolpilot_lab.engine.faults import FaultError, Faults, parse_faults
@@ -13,6 +13,7 @@ from poolpilot_lab.engine.models import Adapter, parse_lora_module
 
 DEFAULT_PROFILE = "llama-3.1-8b-h100"
 RUNTIME_LORA_VARIABLE = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+API_KEY_VARIABLE = "VLLM_API_KEY"
 
 
 class OptionsError(ValueError):
@@ -99,6 +100,14 @@ class EngineConfig:
         """Names of the base model."""
         return self.served_model_names or (self.model or self.profile.model,)
 
+    def engine_variation(self) -> Variation:
+        """Hidden variation with its times scaled."""
+        return replace(
+            self.variation,
+            stall_every_ms=self.variation.stall_every_ms * self.time_scale,
+            stall_ms=self.variation.stall_ms * self.time_scale,
+        )
+
     def engine_settings(self) -> EngineSettings:
         """What the engine model needs; times are already scaled."""
         return EngineSettings(
@@ -145,7 +154,9 @@ def parser() -> argparse.ArgumentParser:
     like.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=False)
     like.add_argument("--max-loras", type=int, default=1, metavar="N", help="adapter slots (default: 1)")
     like.add_argument("--lora-modules", nargs="+", default=[], metavar="NAME=PATH", help="adapters known at the start")
-    like.add_argument("--api-key", nargs="+", default=[], metavar="KEY", help="required on /v1 paths")
+    like.add_argument(
+        "--api-key", nargs="+", default=[], metavar="KEY", help=f"required on /v1 paths (also: {API_KEY_VARIABLE})"
+    )
     like.add_argument(
         "--shutdown-timeout", type=float, default=0.0, metavar="S", help="for running requests (default: 0)"
     )
@@ -209,7 +220,7 @@ def read_config(argv: list[str], environment: dict[str, str] | None = None) -> E
         lora_load_ms=values.lora_load_ms,
         runtime_lora=values.allow_runtime_lora_updating
         or variables.get(RUNTIME_LORA_VARIABLE) in {"1", "true", "True"},
-        api_keys=tuple(values.api_key),
+        api_keys=tuple(values.api_key or ([variables[API_KEY_VARIABLE]] if variables.get(API_KEY_VARIABLE) else [])),
         shutdown_timeout=values.shutdown_timeout,
         seed=values.seed,
         variation=Variation(values.variation, values.step_noise, values.stall_every_ms, values.stall_ms),
