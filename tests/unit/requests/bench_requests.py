@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import timeit
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from poolpilot_picker.requests import body_use, parse, read_head, rewrite_model
 from poolpilot_picker.requests.chain import chain_hashes
@@ -13,9 +13,27 @@ from poolpilot_picker.requests.partial import mend
 from poolpilot_picker.requests.shapes import CHAT
 from poolpilot_picker.requests.tokens import text_units
 
-WORDS = (
-    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they".split()
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "quickly",
+    "it",
+    "as",
+    "was",
+    "with",
+    "between",
+    "by",
+    "on",
+    "river",
+]
 HEADERS: list[tuple[str, str | bytes]] = [
     (":method", "POST"),
     (":path", "/v1/chat/completions"),
@@ -49,29 +67,33 @@ def body(size: int, messages: int) -> bytes:
     return json.dumps({"model": "m", "messages": turns, "stream": True, "max_tokens": 256}).encode()
 
 
+def row(size: int, messages: int) -> list[float]:
+    """What one body costs, step by step and as a whole."""
+    head = read_head(HEADERS)
+    whole = body(size, messages)
+    chunks = [whole[at : at + 65_536] for at in range(0, len(whole), 65_536)]
+    cut = whole[: len(whole) * 9 // 10]
+    fields = CHAT.decode(whole)
+    prompt = b"".join(str(message.content).encode() for message in fields.messages or ())
+    return [
+        cost(lambda: b"".join(chunks)),
+        cost(lambda: CHAT.decode(whole)),
+        cost(lambda: text_units(prompt)),
+        cost(lambda: chain_hashes(prompt, 1)),
+        cost(lambda: parse(head, whole)),
+        cost(lambda: mend(cut)),
+        cost(lambda: parse(head, cut, complete=False)),
+        cost(lambda: rewrite_model(whole, "other")),
+    ]
+
+
 def main() -> None:
     head = read_head(HEADERS)
     print(f"head {cost(lambda: read_head(HEADERS)):.1f}, use {cost(lambda: body_use(head, end_of_stream=False)):.2f}")
-    print(
-        f"{'body':>8} {'messages':>8} {'join':>8} {'decode':>8} {'units':>8} {'hash':>8} {'parse':>8} {'mend':>8} {'partial':>8} {'rewrite':>8}"
-    )
+    columns = ("body", "messages", "join", "decode", "units", "hash", "parse", "mend", "partial", "rewrite")
+    print(" ".join(f"{column:>8}" for column in columns))
     for size, messages in ((1_000, 2), (1_000, 8), (20_000, 8), (400_000, 1), (400_000, 40), (4_000_000, 40)):
-        whole = body(size, messages)
-        chunks = [whole[at : at + 65_536] for at in range(0, len(whole), 65_536)]
-        cut = whole[: len(whole) * 9 // 10]
-        fields = CHAT.decode(whole)
-        prompt = b"".join(str(message.content).encode() for message in fields.messages or ())
-        row = (
-            cost(lambda: b"".join(chunks)),
-            cost(lambda: CHAT.decode(whole)),
-            cost(lambda: text_units(prompt)),
-            cost(lambda: chain_hashes(prompt, 1)),
-            cost(lambda: parse(head, whole)),
-            cost(lambda: mend(cut)),
-            cost(lambda: parse(head, cut, complete=False)),
-            cost(lambda: rewrite_model(whole, "other")),
-        )
-        print(f"{size:>8} {messages:>8} " + " ".join(f"{value:8.1f}" for value in row))
+        print(f"{size:>8} {messages:>8} " + " ".join(f"{value:8.1f}" for value in row(size, messages)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import msgspec
 
 from poolpilot_picker.requests import media, shapes
 from poolpilot_picker.requests.prompt import BODY, MESSAGE, Prompt
-from poolpilot_picker.requests.refusals import invalid, shown
+from poolpilot_picker.requests.refusals import SHOWN_BYTES, invalid, shown
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
 from poolpilot_picker.requests.shapes import ABSENT, Body
 
@@ -143,20 +143,29 @@ def _ids(prompt: Prompt, request: InferenceRequest, field: str, raw: bytes) -> i
     digits = raw.translate(None, _SPACE)
     if not request.complete:
         digits = digits.replace(b",[]", b"")  # the list that the cut left empty
+        if not digits.strip(b"[]"):
+            return 1
     frame = digits.translate(None, _IDS)
     lists = len(frame) // 2 - 1
-    if frame == b"[]" and digits != b"[]":
-        prompts = 1
-        ids = digits.count(b",") + 1
-    elif lists > 0 and frame == b"[" + b"[]" * lists + b"]" and b"[]" not in digits:
-        prompts = lists
-        ids = digits.count(b",") + 1
-    else:
+    flat = frame == b"[]" and digits != b"[]"
+    nested = (
+        lists > 0
+        and frame == b"[" + b"[]" * lists + b"]"
+        and digits.startswith(b"[[")
+        and digits.endswith(b"]]")
+        and digits.count(b"],[") == lists - 1
+        and b"[]" not in digits
+    )
+    if not flat and not nested:
         allowed = "a string, a non-empty array of strings or token ids, or arrays of token ids"
-        raise invalid(request.kind, field, f"{field} must be {allowed}, got {shown(msgspec.json.decode(raw))}")
+        raise invalid(
+            request.kind,
+            field,
+            f"{field} must be {allowed}, got {shown(msgspec.json.decode(raw) if len(raw) < SHOWN_BYTES else '...')}",
+        )
     prompt.raw(digits)
-    prompt.ids = ids
-    return prompts
+    prompt.ids = digits.count(b",") + 1
+    return 1 if flat else lists
 
 
 def _is_null(raw: msgspec.Raw) -> bool:

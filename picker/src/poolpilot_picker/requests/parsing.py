@@ -120,7 +120,8 @@ def _read_beginning(
         try:
             prompt, fields = READERS[request.kind](request, head, candidate)
         except (BadRequest, msgspec.ValidationError):
-            break  # the engine, which sees all of it, will say so
+            request.model = _model_in(candidate)  # what is wrong, the engine will say: it sees all of it
+            break
         except (msgspec.DecodeError, RecursionError):
             continue
         if mended.cut_at is not None:
@@ -179,6 +180,14 @@ def _forget_cut(fields: Body, candidate: bytes, cut_at: int) -> None:
         fields.cache_salt = None
 
 
+def _model_in(body: bytes) -> str:
+    try:
+        value = shapes.NAMES.decode(body).model
+        return "" if value is ABSENT else shapes.TEXT.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+
+
 def _peek(request: InferenceRequest, head: RequestHead, body: bytes) -> None:
     """The model of a body that is no inference call, where it shows itself."""
     if head.content_type == "multipart/form-data" and not head.content_encoding:
@@ -187,13 +196,9 @@ def _peek(request: InferenceRequest, head: RequestHead, body: bytes) -> None:
     elif body[:256].lstrip(BOM + _SPACE).startswith(b"{") and not head.content_encoding:
         candidates = (body,) if request.complete else mend(body).candidates
         for candidate in candidates:
-            try:
-                values = shapes.NAMES.decode(candidate)
-                request.model = shapes.TEXT.decode(values.model) if values.model is not ABSENT else ""
-            except (msgspec.DecodeError, RecursionError):
-                continue
-            request.stream = bytes(values.stream) == b"true"
-            break
+            if model := _model_in(candidate):
+                request.model = model
+                break
     request.model = request.model or head.model_hint
     if head.kind is not RequestKind.OTHER and head.content_encoding:
         request.prompt_tokens = int(len(body) * TOKENS_PER_ENCODED_BYTE)

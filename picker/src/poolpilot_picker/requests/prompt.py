@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh64_digest
+from xxhash import xxh64_hexdigest
 
 from poolpilot_picker.requests import media
 from poolpilot_picker.requests.head import NO_HINT, VideoHint
@@ -28,6 +28,9 @@ BODY: Final = b"\x1f"
 _HEADS: Final[Mapping[str | None, bytes]] = {
     role: MESSAGE + (role or "").encode() + BODY for role in (None, "system", "developer", "user", "assistant", "tool")
 }
+
+_WEIGHTLESS: Final = bytes.maketrans(b"0123456789abcdef", bytes(range(0x80, 0x90)))
+"""Digests are written in bytes that the token estimate gives no weight."""
 
 
 class Prompt:
@@ -64,7 +67,7 @@ class Prompt:
 
     def attach(self, data: bytes, tokens: float) -> None:
         """Something that is no text: its digest takes part in the chain, its tokens are counted apart."""
-        self.raw(BODY + xxh64_digest(data))
+        self.raw(BODY + xxh64_hexdigest(data).encode().translate(_WEIGHTLESS))
         self._length += sum(map(len, self._pieces[self._counted :]))
         self._counted = len(self._pieces)
         self.marks.append((self._length, tokens))

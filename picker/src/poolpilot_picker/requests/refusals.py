@@ -49,7 +49,7 @@ WORDS: Final[Mapping[str, str]] = {
 _WRONG_TYPE: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-_SHOWN_BYTES: Final = 1 << 18
+SHOWN_BYTES: Final = 1 << 18
 """Of larger bodies the offending value is not looked up: refusing must not cost more than serving."""
 
 
@@ -126,7 +126,7 @@ def _syntax(text: str, body: bytes) -> str:
 
 
 def _value(body: bytes, path: str) -> str:
-    if len(body) > _SHOWN_BYTES:
+    if len(body) > SHOWN_BYTES:
         return ""
     try:
         value: Any = msgspec.json.decode(body)

@@ -114,7 +114,6 @@ class Names(Struct, gc=False):
 
     model: Raw = ABSENT
     cache_salt: Raw = ABSENT
-    stream: Raw = ABSENT
 
 
 CHAT: Final = msgspec.json.Decoder(ChatBody)

@@ -34,7 +34,7 @@ class Usage(msgspec.Struct, frozen=True):
 class UsageReader:
     """Reads one response body chunk by chunk; never raises for what an engine sends.
 
-    `streamed` is True for `text/event-stream`. After the last chunk call `finish`; `usage` is the last one seen.
+    `streamed` is True for `text/event-stream`. After the last chunk call `finish`; `usage` has the last counts seen.
     """
 
     __slots__ = ("_held", "_overflowed", "_streamed", "events", "usage")
@@ -93,7 +93,7 @@ class UsageReader:
             for candidate in _objects_after(document):
                 found = usage_of(candidate) or found
         if found is not None:
-            self.usage = found
+            self.usage = _merged(self.usage, found)
 
 
 def usage_of(value: Any) -> Usage | None:
@@ -109,6 +109,17 @@ def usage_of(value: Any) -> Usage | None:
     if cached is None:
         cached = _tokens(value, "cache_read_input_tokens")
     return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+
+
+def _merged(old: Usage | None, new: Usage) -> Usage:
+    # Anthropic tells the prompt's tokens at the start and the answer's at the end.
+    if old is None:
+        return new
+    return Usage(
+        prompt_tokens=old.prompt_tokens if new.prompt_tokens is None else new.prompt_tokens,
+        completion_tokens=old.completion_tokens if new.completion_tokens is None else new.completion_tokens,
+        cached_tokens=old.cached_tokens if new.cached_tokens is None else new.cached_tokens,
+    )
 
 
 def _usage_in(document: Any) -> Usage | None:

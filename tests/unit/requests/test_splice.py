@@ -1,0 +1,67 @@
+"""Rewriting the model in a body: all other bytes stay."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poolpilot_picker.requests import rewrite_model
+
+
+@pytest.mark.parametrize(
+    ("body", "rewritten"),
+    [
+        (b'{"model":"a"}', b'{"model":"new"}'),
+        (b'{ "x" : 1.0 , "model" : "a" , "y":"z" }', b'{ "x" : 1.0 , "model" : "new" , "y":"z" }'),
+        (
+            b'{"m":{"model":"a"},"model":"a","n":[{"model":"a"}]}',
+            b'{"m":{"model":"a"},"model":"new","n":[{"model":"a"}]}',
+        ),
+        (b'{"prompt":"\\"model\\":\\"a\\"","model":"a"}', b'{"prompt":"\\"model\\":\\"a\\"","model":"new"}'),
+        (b'{"mod\\u0065l":"a"}', b'{"mod\\u0065l":"new"}'),
+        (b'{"model":"a","model":"b"}', b'{"model":"a","model":"new"}'),
+        (b'{"model":null}', b'{"model":"new"}'),
+        (b'{"model":{"a":[1]},"z":1}', b'{"model":"new","z":1}'),
+        (b'\xef\xbb\xbf{"model":"a"}\n', b'\xef\xbb\xbf{"model":"new"}\n'),
+        (b'{"model":"\xc3\xa9\\u00e9"}', b'{"model":"new"}'),
+    ],
+)
+def test_only_the_value_changes(body: bytes, rewritten: bytes) -> None:
+    assert rewrite_model(body, "new") == rewritten
+
+
+def test_a_name_is_written_as_json() -> None:
+    assert json.loads(rewrite_model(b'{"model":"a"}', 'quote " back \\ é 你')) == {"model": 'quote " back \\ é 你'}
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'{"model":', b'{"x":1}', b'{"x":' + b"[" * 100_000])
+def test_a_body_without_a_model_is_not_rewritten(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        rewrite_model(body, "new")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just("model"), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), JSON, st.text(), st.integers(0, 4), st.booleans())
+def test_any_body_keeps_everything_else(
+    others: dict[str, Any], model: Any, new: str, position: int, ascii_only: bool
+) -> None:
+    others.pop("model", None)
+    pairs = list(others.items())
+    pairs.insert(position, ("model", model))
+    body = json.dumps(dict(pairs), ensure_ascii=ascii_only).encode("utf-8", "replace")
+    new = new.encode("utf-8", "replace").decode()
+    rewritten = rewrite_model(body, new)
+    assert json.loads(rewritten) == {**json.loads(body), "model": new}
+    assert len(rewritten) - len(body) == len(rewrite_model(b'{"model":0}', new)) - 11 - (
+        len(json.dumps(model, ensure_ascii=ascii_only).encode("utf-8", "replace")) - 1
+    )
