@@ -90,8 +90,8 @@ class ScriptedServer:
                     return
                 writer.write(data)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass  # a stream's own callback would report a cancelled handler as an error
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

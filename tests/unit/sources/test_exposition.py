@@ -170,6 +170,10 @@ def test_a_family_that_appears_later_is_seen_within_sixteen_pages():
     finder.find(old)
     seen = [("late" in finder.find(new).series) for _ in range(16)]
     assert any(seen)
+    after_nothing = Wanted(["late", "m"])
+    after_nothing.find(b"")
+    after_nothing.find(("x 1\n" * 5000).encode())
+    assert "late" in after_nothing.find(new).series
     small = Wanted(["late"])
     small.find(b"m 1\n")
     assert "late" in small.find(b"late 2\n").series

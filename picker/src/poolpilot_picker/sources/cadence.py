@@ -41,13 +41,15 @@ class Cadence(msgspec.Struct, frozen=True, kw_only=True):
         if not 0.0 <= self.jitter <= 0.5:
             raise ConfigurationError(f"telemetry cadence: jitter is {self.jitter}; 0 to 0.5 is allowed")
         if self.slow_ms < self.fast_ms:
-            raise ConfigurationError(f"telemetry cadence: slow_ms is {self.slow_ms}; at least fast_ms ({self.fast_ms})")
+            raise ConfigurationError(
+                f"telemetry cadence: slow_ms is {self.slow_ms}; at least fast_ms ({self.fast_ms}) is allowed"
+            )
 
 
 class Plan:
     """Due time of one kind of read of one endpoint. Pauses count from the begin of the read before."""
 
-    __slots__ = ("_no_later", "_rng", "cadence", "due_ms", "failing_since_ms", "failures", "queued_ms", "running")
+    __slots__ = ("_no_later", "_rng", "cadence", "due_ms", "failing_since_ms", "failures", "queued", "running")
 
     def __init__(self, cadence: Cadence, now: float, rng: random.Random) -> None:
         self.cadence = cadence
@@ -56,8 +58,8 @@ class Plan:
         self.running = False
         self.failures = 0
         self.failing_since_ms: float | None = None
-        self.queued_ms: float | None = None
-        """The due time with which it waits in a queue; for the one who keeps the queue."""
+        self.queued: tuple[float, bool] | None = None
+        """Due time and queue with which it waits; for the one who keeps the queues."""
         self._no_later = math.inf
 
     def begin(self) -> None:

@@ -100,8 +100,12 @@ class FileDiscovery:
         """Watches until cancelled. The file system is touched in a thread: a hung one must not stop the picker."""
         while True:
             await asyncio.sleep(self._interval_ms / 1000.0)
-            change = await asyncio.to_thread(self.look)
-            self.take(change)
+            try:
+                self.take(await asyncio.to_thread(self.look))
+            except Exception as error:
+                # Whatever is wrong with one set of endpoints must not end the watch for the next.
+                log.exception("%s", self._path)
+                self._refuse(self._taken, (f"{self._path}: not applied: {error}",))
 
     def look(self) -> tuple[_Stamp | None, list[EndpointSpec] | tuple[str, ...]] | None:
         """One look at the file: (content, endpoints or problems) where something is to be taken, else None."""
@@ -110,7 +114,7 @@ class FileDiscovery:
             # Between an unlink and a rename there is no file for a moment: a problem only when it stays away.
             away, self._seen = self._seen is None, None
             return (None, (f"{self._path}: no such file or no access",)) if away else None
-        settled = self._seen == stamp or self._taken is None or stamp.replaces(self._taken)
+        settled = self._seen == stamp or (self._taken is not None and stamp.replaces(self._taken))
         self._seen = stamp
         if stamp == self._taken or not settled:
             return None
@@ -145,8 +149,7 @@ class FileDiscovery:
 
     def _refuse(self, stamp: _Stamp | None, problems: tuple[str, ...]) -> None:
         status = self.status
-        if stamp is not None:
-            self._taken = stamp
+        self._taken = stamp
         if status.problems == problems:
             return
         for problem in problems:

@@ -22,7 +22,9 @@ MAX_FILE_BYTES: Final = 2**20
 _T = TypeVar("_T")
 
 _KEYS: Final = ("address", "port", "name", "uid", "labels", "engine")
+_LIST, _MAP, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("seq", "map", "str"))
 _PORT: Final = re.compile(r"[0-9]{1,5}")
+_MOST_PROBLEMS: Final = 20
 _NOT_A_NAME: Final = "host names are not resolved, because the gateway is told an address to send to"
 
 
@@ -38,7 +40,7 @@ def parse_endpoint_flag(text: str, *, engine: str = "vllm", where: str = "--endp
             problems += error.problems
     problems += _duplicates((f"{where}: endpoint {number}", spec) for number, spec in enumerate(specs, 1))
     if problems:
-        raise ConfigurationError(*problems)
+        raise ConfigurationError(*_some(problems))
     return specs
 
 
@@ -61,7 +63,7 @@ def parse_endpoint_file(
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
         raise ConfigurationError(f"{where}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{where}: not YAML: {error}") from None
     if root is None:
         raise ConfigurationError(f"{where}: empty; `endpoints:` with a list is needed (`endpoints: []` for none)")
@@ -84,7 +86,7 @@ class _Reader:
         listed = top.get("endpoints")
         if listed is None:
             self._say(root, "`endpoints` is missing; a list of endpoints is needed (`endpoints: []` for none)")
-        elif not isinstance(listed, yaml.SequenceNode):
+        elif not isinstance(listed, yaml.SequenceNode) or listed.tag != _LIST:
             self._say(listed, f"endpoints is {_show(listed)}; a list is needed (`endpoints: []` for none)")
         else:
             placed = [
@@ -94,7 +96,7 @@ class _Reader:
             ]
             self._problems += _duplicates(placed)
         if self._problems:
-            raise ConfigurationError(*self._problems)
+            raise ConfigurationError(*_some(self._problems))
         return [spec for _, spec in placed]
 
     def _endpoint(self, node: yaml.Node, path: str) -> EndpointSpec | None:
@@ -136,7 +138,7 @@ class _Reader:
     def _text(self, node: yaml.Node | None, path: str) -> str:
         if node is None:
             return ""
-        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
+        if isinstance(node, yaml.ScalarNode) and node.tag == _TEXT:
             return str(node.value)
         self._say(node, f"{path} is {_show(node)}; text is needed (put it in quotes)")
         return ""
@@ -154,7 +156,7 @@ class _Reader:
             return None
 
     def _mapping(self, node: yaml.Node, path: str, allowed: Collection[str] | None) -> dict[str, yaml.Node] | None:
-        if not isinstance(node, yaml.MappingNode):
+        if not isinstance(node, yaml.MappingNode) or node.tag != _MAP:
             self._say(node, f"{path} is {_show(node)}; a mapping is needed")
             return None
         fields: dict[str, yaml.Node] = {}
@@ -175,7 +177,15 @@ class _Reader:
         return f"{self._where}:{node.start_mark.line + 1}"
 
 
+def _some(problems: list[str]) -> list[str]:
+    """The first problems: a large file may hold thousands of the same."""
+    kept = problems[:_MOST_PROBLEMS]
+    return kept if len(kept) == len(problems) else [*kept, f"and {len(problems) - len(kept)} more problems"]
+
+
 def _show(node: yaml.Node) -> str:
+    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
+        return f"a {node.tag}"
     if isinstance(node, yaml.ScalarNode):
         return repr(node.value) if node.value else "empty"
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"

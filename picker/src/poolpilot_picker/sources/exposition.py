@@ -107,7 +107,8 @@ class Wanted:
         # A line feed in front lets the first line be found like any other.
         text = b"\n" + page
         end = text.rfind(b"\n") + 1
-        if len(page) < self._LARGE or self._count % self._RECHECK == 0:
+        large = len(page) >= self._LARGE
+        if not large or self._count % self._RECHECK == 0:
             self._absent.clear()
         self._count += 1
         found: dict[str, list[Series]] = {}
@@ -122,7 +123,8 @@ class Wanted:
             if start < 0 and cursor:
                 start = _find_name(text, needle, 0, min(cursor + len(needle) + 1, end))
             if start < 0:
-                self._absent.add(name)
+                if large:
+                    self._absent.add(name)
                 continue
             start = _first_of_family(text, needle, start, end)
             places.append((start, entry))
@@ -131,6 +133,8 @@ class Wanted:
             cursor = start + 1
             if series:
                 found[name] = series
+        if not found:
+            self._absent.clear()  # a page of something else says nothing about the next
         if any(left[0] > right[0] for left, right in itertools.pairwise(places)):
             placed = {name for _, (name, _) in places}
             missing = [entry for entry in self._needles if entry[0] not in placed]

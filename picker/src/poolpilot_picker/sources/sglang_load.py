@@ -163,7 +163,7 @@ class SglangLoadSource:
         for task in list(self._asking):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._context.term()
+        self._context.destroy(linger=0)
 
     def _drop(self, key: tuple[str, int]) -> None:
         subscription = self._subscriptions.pop(key, None)

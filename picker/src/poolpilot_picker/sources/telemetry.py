@@ -169,20 +169,21 @@ class TelemetrySource:
                 self._push(watch, plan)
 
     def _push(self, watch: EndpointWatch, plan: Plan) -> None:
-        """Queues a read at its due time; an entry with another time becomes void."""
-        if plan.running or plan.queued_ms == plan.due_ms:
+        """Queues a read at its due time, in the lane it belongs to; an entry with another time or lane becomes void."""
+        place = (plan.due_ms, watch.trusted(plan))
+        if plan.running or plan.queued == place:
             return
-        lane = self._suspect if plan.failures else self._good
-        plan.queued_ms = plan.due_ms
+        plan.queued = place
+        lane = self._good if place[1] else self._suspect
         heapq.heappush(lane.due, (plan.due_ms, next(self._sequence), watch, plan))
 
     def _start_lane(self, lane: _Lane, now: float) -> int:
         started = 0
         while lane.due and lane.due[0][0] <= now and lane.running < lane.limit:
             due, _, watch, plan = heapq.heappop(lane.due)
-            if watch.closed or plan.running or plan.queued_ms != due:
+            if watch.closed or plan.running or plan.queued != (due, lane is self._good):
                 continue
-            plan.queued_ms = None
+            plan.queued = None
             plan.begin()
             lane.running += 1
             started += 1
@@ -206,7 +207,7 @@ class TelemetrySource:
         finally:
             lane.running -= 1
             if not watch.closed:
-                # One read may hasten the other of its endpoint.
+                # One read may hasten the other of its endpoint, or change how far it is trusted.
                 for each in (watch.metrics_plan, watch.models_plan):
                     if each is not None:
                         self._push(watch, each)

@@ -119,6 +119,12 @@ class EndpointWatch:
         self._client.close()
         self._models_client.close()
 
+    def trusted(self, plan: Plan) -> bool:
+        """Nothing speaks against an answer in time. A model list is not asked for with trust before the first page."""
+        return plan.failures == 0 and (
+            plan is self.metrics_plan or (self._last is not None and self.metrics_plan.failures == 0)
+        )
+
     async def read_metrics(self, in_flight: float) -> None:
         """One poll, and the plan for the next. `in_flight`: what our ledger has on this endpoint."""
         around, plan = self._around, self.metrics_plan
