@@ -120,11 +120,11 @@ def test_one_candidate_scores_one():
 
 
 def test_what_was_used_first_is_forgotten_first():
-    scorer, table = NoHitLruScorer(NoHitLruParameters(lru_size=2)), make_table(3)
+    scorer, table = NoHitLruScorer(NoHitLruParameters(lru_size=2)), make_table(4)
     for slot in (2, 1, 0):
         scorer.placed(make_view(table), slot)
-    # 2 is forgotten: as good as never used.
-    assert scorer.score(make_view(table)).tolist() == [0.0, 0.5, 1.0]
+    # 2 is forgotten: as good as 3, which was never used.
+    assert scorer.score(make_view(table)) == pytest.approx([0.0, 1 / 3, 1.0, 2 / 3])
 
 
 def test_a_slot_that_changed_hands_was_never_used():

@@ -82,6 +82,13 @@ def test_a_gauge_that_one_engine_lacks_does_not_spoil_the_others():
     assert KvCacheScorer().score(make_view(table)) == pytest.approx([0.5, 0.7, 0.9])
 
 
+def test_the_median_is_that_of_the_candidates():
+    table = make_table(4, waiting=[100, 2, 4, NAN])
+    assert LoadAwareScorer(LoadAwareParameters(threshold=10)).score(make_view(table, mask=[False, True, True, True]))[
+        1:
+    ] == pytest.approx([0.4, 0.3, 0.35])
+
+
 def test_load_aware_is_half_of_the_free_queue():
     table = make_table(5, waiting=[0, 32, 64, 128, 500])
     assert LoadAwareScorer().score(make_view(table)).tolist() == [0.5, 0.375, 0.25, 0.0, 0.0]
