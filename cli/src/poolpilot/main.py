@@ -34,7 +34,16 @@ def usage() -> str:
 
 
 def run(name: str, argv: list[str]) -> int:
-    """Runs one subcommand; a missing extra is an error that says what to install."""
+    """Runs one subcommand; an interrupt, also while it is imported, is one line and the shell's exit code 130."""
+    try:
+        return _run(name, argv)
+    except KeyboardInterrupt:
+        print(f"poolpilot {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(name: str, argv: list[str]) -> int:
+    """Imports and runs; a missing extra is an error that says what to install."""
     command = SUBCOMMANDS[name]
     try:
         module = importlib.import_module(command.module)

@@ -46,9 +46,6 @@ def main(argv: list[str]) -> int:
     except (DemoError, ProcessError) as error:
         print(f"poolpilot demo: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, DemoError) else 1
-    except KeyboardInterrupt:
-        print(f"poolpilot demo: {InterruptedDemoError(signal.SIGINT)}", file=sys.stderr)
-        return InterruptedDemoError(signal.SIGINT).exit_code
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:

@@ -57,7 +57,7 @@ def draw(path: Path, title: str, panels: Sequence[Panel], labels: Sequence[str])
         squeeze=False,
         gridspec_kw={"left": 0.065, "right": 0.985, "top": 0.785, "bottom": 0.075, "hspace": 0.30, "wspace": 0.06},
     )
-    end_s = max((at_s for panel in panels for series in panel.endpoints for at_s in series.at_s[-1:]), default=1.0)
+    end_s = max([1.0, *(at_s for panel in panels for series in panel.endpoints for at_s in series.at_s[-1:])])
     for row, axes in zip(_ROWS, grid, strict=True):
         top = _top(row, panels)
         for panel, axis in zip(panels, axes, strict=True):
