@@ -83,7 +83,6 @@ class Exchange:
         "_held_bytes",
         "_new_id",
         "_observation",
-        "_refusal",
         "_refused",
         "_request_mode",
         "_request_over",
@@ -101,14 +100,12 @@ class Exchange:
         metrics: PickerMetrics,
         settings: ExchangeSettings,
         *,
-        refusal: Callable[[], RequestRefused | None] = lambda: None,
         new_id: Callable[[], str] = new_request_id,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`refusal` says why no new request is taken, if so. `clock` (s) measures how long decisions take."""
+        """`clock` (s) measures how long decisions take."""
         self._account = Account(pool, metrics, clock)
         self._settings = settings
-        self._refusal = refusal
         self._new_id = new_id
         self._head: RequestHead | None = None
         self._request_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
@@ -150,9 +147,6 @@ class Exchange:
         received = {name for name, _ in fields}
         self._strip = [name for name in (*NEVER_FROM_CLIENTS, *self._settings.strip_headers) if name in received]
         self._allow(metadata)
-        refused = self._refusal()
-        if refused is not None:
-            return self._refuse(refused, now)
         use = body_use(head, end_of_stream=end_of_stream)
         if use not in (BodyUse.NONE, BodyUse.UNSEEN) and self._request_mode in WAITED_FOR:
             return [] if duplex else [HeadersReply(request=True)]
@@ -270,7 +264,7 @@ class Exchange:
         try:
             self._account.place(head, body, complete=complete, subset=self._subset, now=now)
         except RequestRefused as refused:
-            return self._refused_with(refused)
+            return self._refuse(refused)
         return []
 
     def _rewritten(self, body: bytes, *, complete: bool) -> bytes | None:
@@ -294,11 +288,7 @@ class Exchange:
             clear_route_cache=self._settings.clear_route_cache,
         )
 
-    def _refuse(self, refused: RequestRefused, now: float) -> list[Reply]:
-        self._account.refused(self._head, refused, now)
-        return self._refused_with(refused)
-
-    def _refused_with(self, refused: RequestRefused) -> list[Reply]:
+    def _refuse(self, refused: RequestRefused) -> list[Reply]:
         self._refused = True
         self._chunks = []
         return [refusal(refused, grpc=self._head is not None and self._head.grpc)]
@@ -384,7 +374,8 @@ class Exchange:
             if self._head is None:
                 return None
             why = ServiceUnavailable("the picker is shutting down", dropped_reason="rejected-shutting-down")
-            return self._refuse(why, now)
+            self._account.refused(self._head, why, now)
+            return self._refuse(why)
         if self._request_mode in DUPLEX and not self._request_over and self._account.placement is not None:
             return None
         return None if self._response_mode in DUPLEX and not self._response_over else []

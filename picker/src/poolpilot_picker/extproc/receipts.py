@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 8_000
 """Node.js takes 16 KiB for all headers together."""
+_NAME_CHARACTERS: Final = 200
+_FALLBACKS: Final = 16
 
 
 def receipt_mutation(placement: Placement) -> Mutation:
@@ -28,6 +30,9 @@ def receipt_mutation(placement: Placement) -> Mutation:
 def receipt_text(receipt: Receipt, limit: int = MOST_BYTES) -> str:
     """JSON in ASCII, at most `limit` characters: the chosen endpoint first, and `omitted` = candidates left out."""
     fields: dict[str, Any] = msgspec.to_builtins(receipt)
+    for name in ("request_id", "model", "target_model"):
+        fields[name] = fields[name][:_NAME_CHARACTERS]
+    fields["fallbacks"] = receipt.fallbacks[:_FALLBACKS]
     listed = [receipt.chosen, *receipt.fallbacks]
     rank = {address: place for place, address in enumerate(listed)}
     every = sorted(fields["candidates"], key=lambda one: rank.get(one["endpoint"], len(listed)))
