@@ -169,14 +169,10 @@ def _report(figures: DemoFigures, results: Sequence[RunResult], out: Path, conso
     console.print(endpoints_table(figures, [spec.label for spec in ENGINES]))
     for result in results:
         _report_errors(result, out, console)
-    for result in results:
-        if result.punctuality.problems:
-            console.print(
-                f"[yellow]Do not trust the figures of {result.policy.name}: the machine was too slow: "
-                f"{'; '.join(result.punctuality.problems)}.[/yellow]"
-            )
     if quick:
         console.print("[yellow]--quick shows that everything works together; its figures mean nothing.[/yellow]")
+    else:
+        _report_lateness(results, console)
     console.print(f"\nWritten: {out / 'demo.json'}, {out / 'demo.png'} (the picture), {out / 'demo-logs'}\n")
     command = sys.argv[0] if Path(sys.argv[0]).name == "poolpilot" else "poolpilot"
     for line in (
@@ -185,6 +181,15 @@ def _report(figures: DemoFigures, results: Sequence[RunResult], out: Path, conso
         f"      {command} engine --help: engines of another kind, slower or failing, to point it at",
     ):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _report_lateness(results: Sequence[RunResult], console: Console) -> None:
+    for result in results:
+        if result.punctuality.problems:
+            console.print(
+                f"[yellow]Do not trust the figures of {result.policy.name}, the machine was too slow: "
+                f"{'; '.join(result.punctuality.problems)}.[/yellow]"
+            )
 
 
 def _report_errors(result: RunResult, out: Path, console: Console) -> None:

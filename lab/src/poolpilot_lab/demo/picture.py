@@ -109,12 +109,12 @@ def _panel(axis: Any, row: _Row, panel: Panel, top: float, end_s: float, labels:
 def _label_highest(axis: Any, row: _Row, panel: Panel, top: float, end_s: float, labels: Sequence[str]) -> None:
     """Names the line that reaches highest, at its peak, when it stands out."""
     peaks = sorted(
-        ((max(values), index) for index, s in enumerate(panel.endpoints) if (values := getattr(s, row.values))),
+        ((max(values), sum(values), i) for i, s in enumerate(panel.endpoints) if (values := getattr(s, row.values))),
         reverse=True,
     )
     if not peaks or peaks[0][0] < 0.2 * top:
         return
-    peak, index = peaks[0]
+    peak, _, index = peaks[0]
     series = panel.endpoints[index]
     at_s = series.at_s[getattr(series, row.values).index(peak)]
     text = f"{labels[index]}: {peak:.0%}" if row.percent else f"{labels[index]}: {peak:.0f}"

@@ -25,8 +25,8 @@ class EngineSpec:
 
 
 ENGINES: Final = (
-    EngineSpec("engine-1", "H100", "llama-3.1-8b-h100"),
-    EngineSpec("engine-2", "H100", "llama-3.1-8b-h100"),
+    EngineSpec("engine-1", "H100 #1", "llama-3.1-8b-h100"),
+    EngineSpec("engine-2", "H100 #2", "llama-3.1-8b-h100"),
     EngineSpec("engine-3", "A100", "llama-3.1-8b-a100"),
     EngineSpec("engine-4", "H100 small KV", "llama-3.1-8b-h100", kv_blocks=3000),
 )
