@@ -4,7 +4,7 @@ import pytest
 
 from engine_runs import PROFILE, ROUND, drain, engine, keys, step
 from poolpilot_lab.engine.model import Sequence, State, Variation, step_time
-from poolpilot_lab.engine.model.scheduler import SequenceTooLongError
+from poolpilot_lab.engine.model.settings import SequenceTooLongError
 
 
 def test_one_sequence_computes_its_prompt_then_one_token_a_step() -> None:
@@ -373,6 +373,7 @@ def test_an_arrival_ends_a_run_at_the_step_in_progress() -> None:
     e.add(late, now + 33.0)
     assert e.interrupt(now + 33.0) == now + 40
     e.settle(now + 40)
+    assert e.telemetry.iteration_tokens.count == e.telemetry.steps == 5
     step(e, now + 40)
     assert (late.admitted, late.first_token) == (now + 40, now + 55)
 

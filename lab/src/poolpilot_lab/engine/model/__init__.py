@@ -1,11 +1,13 @@
 """The engine itself: pure, driven by a clock it is given. The fleet simulation and the HTTP server run this code."""
 
 from poolpilot_lab.engine.model.accelerator import Accelerator, Variation
+from poolpilot_lab.engine.model.flight import Outcome
 from poolpilot_lab.engine.model.kv_cache import BlockCache
 from poolpilot_lab.engine.model.lora import AdapterSlots
 from poolpilot_lab.engine.model.profiles import PROFILES, Profile
-from poolpilot_lab.engine.model.scheduler import Engine, EngineSettings, Outcome
+from poolpilot_lab.engine.model.scheduler import Engine
 from poolpilot_lab.engine.model.sequence import Sequence, State
+from poolpilot_lab.engine.model.settings import EngineSettings, SequenceTooLongError
 from poolpilot_lab.engine.model.telemetry import Histogram, Telemetry
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Outcome",
     "Profile",
     "Sequence",
+    "SequenceTooLongError",
     "State",
     "Telemetry",
     "Variation",

@@ -13,81 +13,15 @@ at the step in progress when an arrival could be admitted earlier.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from dataclasses import dataclass, field
 
 from poolpilot_lab.engine.model.accelerator import Accelerator  # noqa: TC001  (part of the public signature)
+from poolpilot_lab.engine.model.flight import Flight, Outcome, run_length
 from poolpilot_lab.engine.model.kv_cache import BlockCache
 from poolpilot_lab.engine.model.lora import AdapterSlots
 from poolpilot_lab.engine.model.sequence import UNNAMED, Sequence, State
+from poolpilot_lab.engine.model.settings import EngineSettings, SequenceTooLongError
 from poolpilot_lab.engine.model.telemetry import Telemetry
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Limits of one engine; names and defaults are vLLM's where it has one. `num_gpu_blocks` includes vLLM's unused
-    null block."""
-
-    num_gpu_blocks: int
-    block_size: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    max_model_len: int = 32768
-    enable_prefix_caching: bool = True
-    max_loras: int = 0
-    lora_load_ms: float = 500.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What the steps since the last `settle` brought."""
-
-    tokens: list[tuple[Sequence, int]] = field(default_factory=list)
-    """sequences that gained tokens, and how many; a sequence can occur more than once"""
-    first_tokens: list[Sequence] = field(default_factory=list)
-    finished: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-
-
-class SequenceTooLongError(ValueError):
-    """The sequence can never fit: longer than the context or than the whole KV cache."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """The step, or the run of pure decode steps, in progress."""
-
-    start: float
-    steps: int
-    first_ms: float
-    growth_ms: float
-    decoding: list[Sequence]
-    chunks: list[tuple[Sequence, int]]
-    planned_blocks: bool = True
-    """whether the sequences already hold the blocks for the first step; a run takes those of later steps as it goes"""
-
-    def offset(self, steps: int) -> float:
-        """Milliseconds from the start to the end of the given number of steps."""
-        return steps * self.first_ms + self.growth_ms * steps * (steps - 1) / 2
-
-    @property
-    def end(self) -> float:
-        return self.start + self.offset(self.steps)
-
-    def ended_by(self, now: float) -> int:
-        """How many steps have ended at `now`."""
-        # The end of a run that was settled in parts differs in the last bits from the one that `plan` announced.
-        if now >= self.end - 1e-6:
-            return self.steps
-        elapsed = now - self.start
-        half = self.growth_ms / 2
-        linear = self.first_ms - half
-        if half > 1e-12 * self.first_ms:
-            ended = int((math.sqrt(linear * linear + 4 * half * elapsed) - linear) / (2 * half))
-        else:
-            ended = int(elapsed / self.first_ms)
-        return max(0, min(ended, self.steps - 1))
 
 
 class Engine:
@@ -104,7 +38,7 @@ class Engine:
         self.adapters_in_flight: dict[str, int] = {}
         """sequences per adapter, waiting and running, in the order in which the adapters became active"""
         self._running_adapters: dict[str, int] = {}
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
         self._outcome = Outcome()
         self._deferred = 0
         self._blocked = False
@@ -163,7 +97,7 @@ class Engine:
         self._advance(now)
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
-            self._leave_batch(sequence)
+            _decrement(self._running_adapters, sequence.adapter)
             self.blocks.release(sequence.table)
         elif sequence.state in (State.WAITING, State.PREEMPTED):
             self.waiting.remove(sequence)
@@ -172,7 +106,7 @@ class Engine:
         sequence.state = State.ABORTED
         sequence.finished = now
         self.telemetry.finished["abort"] += 1
-        self._forget_adapter(sequence)
+        _decrement(self.adapters_in_flight, sequence.adapter)
         self._blocked = False
         self.interrupt(now)
         if not self._flight:
@@ -269,7 +203,7 @@ class Engine:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._leave_batch(sequence)
+        _decrement(self._running_adapters, sequence.adapter)
         self.blocks.release(sequence.table)
         sequence.computed = 0
         sequence.preemptions += 1
@@ -346,7 +280,7 @@ class Engine:
 
     def _launch(
         self, now: float, decoding: list[Sequence], chunks: list[tuple[Sequence, int]], load_ms: float, steps: int
-    ) -> _Flight:
+    ) -> Flight:
         tokens = attention = 0
         for sequence, take in chunks:
             tokens += take
@@ -355,23 +289,12 @@ class Engine:
         stall_ms = load_ms + self.accelerator.stall(now)
         count = 1
         if steps > 1 and not chunks and stall_ms == 0.0:
-            count = self._run_length(decoding, steps)
+            count = run_length(decoding, steps, self.settings.block_size, self.blocks.free)
         noise = self.accelerator.noise(count)
         duration = self.accelerator.step_ms(len(decoding), context, len(chunks), tokens, attention)
         growth = self.accelerator.growth_ms(len(decoding)) if count > 1 else 0.0
-        self.telemetry.iteration_tokens.observe(tokens + len(decoding), count)
-        return _Flight(now, count, noise * duration + stall_ms, noise * growth, decoding, chunks)
-
-    def _run_length(self, decoding: list[Sequence], steps: int) -> int:
-        """How many steps the batch stays the same: until the first sequence ends or the blocks run out."""
-        size = self.settings.block_size
-        steps = min(steps, min(sequence.output_tokens - sequence.generated for sequence in decoding))
-        while steps > 1:
-            blocks = sum(-(-(sequence.computed + steps) // size) - len(sequence.table) for sequence in decoding)
-            if blocks <= self.blocks.free:
-                break
-            steps //= 2
-        return max(1, steps)
+        scheduled = tokens + len(decoding)
+        return Flight(now, count, noise * duration + stall_ms, noise * growth, scheduled, decoding, chunks)
 
     # -- completing ---------------------------------------------------------------------------------------------------
 
@@ -394,10 +317,11 @@ class Engine:
             flight.planned_blocks = False
             flight.steps -= ended
         self.telemetry.steps += ended
+        self.telemetry.iteration_tokens.observe(flight.tokens, ended)
         self._retire(end)
         self._measure()
 
-    def _apply_decodes(self, flight: _Flight, steps: int, end: float) -> None:
+    def _apply_decodes(self, flight: Flight, steps: int, end: float) -> None:
         inter_token = self.telemetry.inter_token
         tokens = self._outcome.tokens
         first_end = flight.start + flight.first_ms
@@ -426,7 +350,7 @@ class Engine:
         self.telemetry.generation_tokens += alive * steps
         self.telemetry.busy_ms += end - flight.start
 
-    def _apply_chunks(self, flight: _Flight, end: float) -> None:
+    def _apply_chunks(self, flight: Flight, end: float) -> None:
         for sequence, take in flight.chunks:
             if sequence.state is not State.RUNNING:
                 continue
@@ -453,9 +377,9 @@ class Engine:
         for sequence in done:
             sequence.state = State.FINISHED
             sequence.finished = end
-            self._leave_batch(sequence)
+            _decrement(self._running_adapters, sequence.adapter)
             self.blocks.release(sequence.table)
-            self._forget_adapter(sequence)
+            _decrement(self.adapters_in_flight, sequence.adapter)
             self.telemetry.completed(sequence)
             self._outcome.finished.append(sequence)
 
@@ -465,12 +389,6 @@ class Engine:
         gauges.waiting_deferred = min(self._deferred, len(self.waiting))
         gauges.waiting_capacity = len(self.waiting) - gauges.waiting_deferred
         gauges.kv_usage = self.kv_usage()
-
-    def _leave_batch(self, sequence: Sequence) -> None:
-        _decrement(self._running_adapters, sequence.adapter)
-
-    def _forget_adapter(self, sequence: Sequence) -> None:
-        _decrement(self.adapters_in_flight, sequence.adapter)
 
 
 def _decrement(counts: dict[str, int], name: str | None) -> None:
