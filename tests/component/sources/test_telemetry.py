@@ -42,6 +42,16 @@ def models_answer():
     return answer(MODELS, content_type="application/json")
 
 
+async def test_a_page_of_fewer_ranks_is_no_restart_when_it_was_cut():
+    counters = b'vllm:generation_tokens_total{engine="0"} 5\nvllm:generation_tokens_total{engine="1"} 9\n'
+    whole = b"vllm:num_requests_running 1\n" + counters
+    pages = [whole, whole[:-4], whole]
+    sink, source, _ = await outcome(lambda _: answer(pages.pop(0) if len(pages) > 1 else pages[0]))
+    assert source.stats.remarks["truncated"] == 1
+    assert [sample.generated_tokens for _, sample in sink.samples[:3]] == [14.0, 5.0, 14.0]
+    assert not sink.restarts
+
+
 def engine(metrics):
     """A handler: the model list, and `metrics(request)` or those bytes for all else."""
 

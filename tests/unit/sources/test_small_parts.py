@@ -12,7 +12,7 @@ from poolpilot_picker.sources.cadence import Cadence, Plan
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.orca import parse_orca
-from poolpilot_picker.sources.restart import restarted
+from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.state.samples import EngineSample, ServedModels
 
@@ -119,7 +119,19 @@ def sample(**fields) -> EngineSample:
     ],
 )
 def test_restarts(before, after, found):
-    assert (restarted(before, after) is not None) == found
+    detector = RestartDetector()
+    assert detector.observe(before) is None
+    assert (detector.observe(after) is not None) == found
+    assert detector.observe(after) is None
+
+
+def test_a_restart_is_seen_across_readings_that_tell_less():
+    detector = RestartDetector()
+    detector.observe(sample(prompt_tokens=100.0, generated_tokens=10.0, started_unix_s=5.0))
+    detector.observe(sample(generated_tokens=20.0))
+    assert detector.observe(sample(prompt_tokens=50.0, generated_tokens=30.0)) == "prompt_tokens went from 100 to 50"
+    assert detector.observe(sample(prompt_tokens=60.0, started_unix_s=900.0)) is None
+    assert detector.observe(sample(started_unix_s=5.0)) == "start time moved by -895.0 s"
 
 
 def test_served_models():

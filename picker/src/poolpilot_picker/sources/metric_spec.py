@@ -10,7 +10,7 @@ import msgspec
 from poolpilot_picker.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from poolpilot_picker.sources.exposition import Series
 
@@ -26,10 +26,10 @@ class MetricSpec(msgspec.Struct, frozen=True):
     name: str
     labels: tuple[tuple[str, str], ...] = ()
 
-    def matching(self, series: Iterable[Series]) -> list[Series]:
+    def matching(self, series: Sequence[Series]) -> Sequence[Series]:
         """The series with these labels."""
         if not self.labels:
-            return list(series)
+            return series
         return [one for one in series if self._matches(one)]
 
     def _matches(self, one: Series) -> bool:

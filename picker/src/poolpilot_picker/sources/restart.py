@@ -1,4 +1,4 @@
-"""Was the engine restarted between two samples of it? Pure."""
+"""Was the engine restarted since the readings before? Pure."""
 
 from __future__ import annotations
 
@@ -7,27 +7,44 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from poolpilot_picker.state.samples import EngineSample
 
-COUNTERS: Final = (
-    "prompt_tokens",
+_COUNTERS: Final = (
     "generated_tokens",
+    "preemptions",
+    "prompt_tokens",
     "requests_succeeded",
     "cache_queried_tokens",
     "cached_prompt_tokens",
-    "preemptions",
 )
+_SAME_START_S: Final = 1.0
 
 
-def restarted(before: EngineSample, after: EngineSample) -> str | None:
-    """Why `after` is of another process than `before`, or None: a counter went down or the start time moved.
+class RestartDetector:
+    """Compares each reading with the newest value of every counter, whichever reading told it."""
 
-    A start time may come from a clock that is being set: less than a second is no restart.
-    """
-    if before.started_unix_s is not None and after.started_unix_s is not None:
-        moved = after.started_unix_s - before.started_unix_s
-        if abs(moved) >= 1.0:
-            return f"start time moved by {moved:.1f} s"
-    for field in COUNTERS:
-        old, new = getattr(before, field), getattr(after, field)
-        if old is not None and new is not None and new < old:
-            return f"{field} went from {old:g} to {new:g}"
-    return None
+    __slots__ = ("_counters", "_started")
+
+    def __init__(self) -> None:
+        self._counters: dict[str, float] = {}
+        self._started: float | None = None
+
+    def observe(self, sample: EngineSample) -> str | None:
+        """Why this reading is of another process than those before (a counter went down, the start time moved), or
+        None. Knows only the new process afterwards.
+
+        A start time may come from a clock that is being set: less than a second is no restart.
+        """
+        started = sample.started_unix_s
+        why = None
+        if started is not None and self._started is not None and abs(started - self._started) >= _SAME_START_S:
+            why = f"start time moved by {started - self._started:.1f} s"
+        told = {name: value for name in _COUNTERS if (value := getattr(sample, name)) is not None}
+        for name, value in told.items():
+            before = self._counters.get(name)
+            if before is not None and value < before:
+                why = why or f"{name} went from {before:g} to {value:g}"
+        if why is not None:
+            self._counters = {}
+        self._counters.update(told)
+        if started is not None or why is not None:
+            self._started = started
+        return why

@@ -17,7 +17,7 @@ from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.engines.mapping import FACTS, Engine, PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http import Client, Limits
-from poolpilot_picker.sources.restart import restarted
+from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
 from poolpilot_picker.state.endpoints import EndpointSpec
@@ -107,6 +107,7 @@ class EndpointWatch:
         self._selective_from = now if engine.selects_by_name else float("inf")
         self._everything_due = now
         self._last: EngineSample | None = None
+        self._restart = RestartDetector()
         self._models: ServedModels | None = None
         self._core = frozenset(
             family for field in _CORE if (reading := engine.readings.get(field)) for family in reading.families
@@ -210,8 +211,9 @@ class EndpointWatch:
     def _deliver(self, sample: EngineSample, page: Page, everything: bool) -> None:
         """Hands on the sample, with facts of an earlier one where this poll did not ask for them."""
         around, last = self._around, self._last
+        # Half of a page may hold half of the ranks, whose sum is less than it was.
         whole = not page.malformed and not page.truncated
-        if last is not None and whole and (why := restarted(last, sample)) is not None:
+        if whole and (why := self._restart.observe(sample)) is not None:
             log.info("engine %s was restarted: %s", self.spec.address, why)
             around.stats.restarts += 1
             last = None

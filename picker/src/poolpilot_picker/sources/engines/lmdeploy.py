@@ -23,5 +23,17 @@ LMDEPLOY: Final = Engine(
         "prefill_time": histogram("lmdeploy:request_prefill_time_seconds"),
         "started_unix_s": latest("process_start_time_seconds"),
     },
-    rarely=frozenset({"ttft", "inter_token", "queue_time", "prefill_time", "started_unix_s"}),
+    rarely=frozenset(
+        {
+            "prompt_tokens",
+            "cached_prompt_tokens",
+            "cache_queried_tokens",
+            "requests_succeeded",
+            "ttft",
+            "inter_token",
+            "queue_time",
+            "prefill_time",
+            "started_unix_s",
+        }
+    ),
 )

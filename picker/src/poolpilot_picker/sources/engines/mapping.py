@@ -11,7 +11,8 @@ largest is taken. NaN, infinite and negative values say nothing: a field without
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 Found = Mapping[str, list[Series]]
 
-_SAME_RANK: Final = (b"pid=", b"tp_rank=", b"pp_rank=", b"moe_ep_rank=", b"priority=")
+_SAME_RANK: Final = re.compile(rb"(?:pid|tp_rank|pp_rank|moe_ep_rank|priority)=")
 _SAME_RANK_LABELS: Final = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
 
 FACTS: Final = ("block_tokens", "kv_capacity_tokens", "prefix_caching", "max_adapters", "max_sequences")
@@ -37,7 +38,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine's names. Fields named in `rarely` (facts, histograms) need not be asked for on every poll."""
+    """One engine's names. Fields in `rarely` (facts, histograms and the counters read with them) need not be asked for
+    on every poll."""
 
     name: str
     readings: Mapping[str, Reading]
@@ -248,10 +250,11 @@ def readable(series: Series) -> Mapping[str, str] | None:
         return None
 
 
-def one_per_rank(series: Iterable[Series]) -> list[Series]:
+def one_per_rank(series: Sequence[Series]) -> list[Series]:
     """Of several series that processes of the same rank report, the largest; the others as they are."""
     usable = [one for one in series if 0.0 <= one.value < math.inf]
-    if len(usable) < 2 or not any(mark in one.block for one in usable for mark in _SAME_RANK):
+    # Series of one family have the same label names.
+    if len(usable) < 2 or _SAME_RANK.search(usable[0].block) is None:
         return usable
     labelled = [(one, labels) for one in usable if (labels := readable(one)) is not None]
     # SGLang with priorities: the series with an empty priority is the aggregate of the others.
@@ -266,7 +269,7 @@ def one_per_rank(series: Iterable[Series]) -> list[Series]:
     return list(ranks.values())
 
 
-def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Iterable[Series]], float | None]) -> Reading:
+def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Sequence[Series]], float | None]) -> Reading:
     specs = [_spec(name) for name in names]
 
     def compute(found: Found) -> float | None:
@@ -279,17 +282,23 @@ def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Iterable[Se
     return Reading(tuple(dict.fromkeys(spec.name for spec in specs)), compute)
 
 
-def _sum(series: Iterable[Series]) -> float | None:
+def _sum(series: Sequence[Series]) -> float | None:
+    if len(series) == 1:
+        value = series[0].value
+        return value if 0.0 <= value < math.inf else None
     usable = one_per_rank(series)
     return math.fsum(one.value for one in usable) if usable else None
 
 
-def _share(series: Iterable[Series]) -> float | None:
+def _share(series: Sequence[Series]) -> float | None:
     value = _largest(series)
     return None if value is None else min(1.0, value)
 
 
-def _largest(series: Iterable[Series]) -> float | None:
+def _largest(series: Sequence[Series]) -> float | None:
+    if len(series) == 1:
+        value = series[0].value
+        return value if 0.0 <= value < math.inf else None
     return max((one.value for one in series if 0.0 <= one.value < math.inf), default=None)
 
 

@@ -59,6 +59,18 @@ SGLANG: Final = Engine(
         "started_unix_s": latest("process_start_time_seconds"),
     },
     rarely=frozenset(
-        {"max_adapters", "block_tokens", "kv_capacity_tokens", "ttft", "inter_token", "queue_time", "started_unix_s"}
+        {
+            "prompt_tokens",
+            "cached_prompt_tokens",
+            "cache_queried_tokens",
+            "requests_succeeded",
+            "max_adapters",
+            "block_tokens",
+            "kv_capacity_tokens",
+            "ttft",
+            "inter_token",
+            "queue_time",
+            "started_unix_s",
+        }
     ),
 )

@@ -47,6 +47,10 @@ TRTLLM_SERVE: Final = Engine(
     },
     rarely=frozenset(
         {
+            "prompt_tokens",
+            "cached_prompt_tokens",
+            "cache_queried_tokens",
+            "requests_succeeded",
             "max_sequences",
             "block_tokens",
             "kv_capacity_tokens",

@@ -96,6 +96,10 @@ VLLM: Final = Engine(
     },
     rarely=frozenset(
         {
+            "cache_queried_tokens",
+            "cached_prompt_tokens",
+            "prompt_tokens",
+            "requests_succeeded",
             "max_adapters",
             "resident_adapters",
             "block_tokens",
