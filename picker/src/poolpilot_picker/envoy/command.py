@@ -63,6 +63,7 @@ def settings_of(arguments: argparse.Namespace) -> EnvoySettings:
         picker_tls=arguments.picker_tls,
         picker_ca_file=arguments.picker_ca_file,
         picker_server_name=arguments.picker_server_name,
+        picker_health_s=_or(arguments.picker_health, defaults.picker_health_s),
         body_mode=BodyMode(arguments.body_mode or defaults.body_mode),
         fail=FailureMode(arguments.fail) if arguments.fail else None,
         message_timeout_s=_or(arguments.message_timeout, defaults.message_timeout_s),
@@ -87,6 +88,7 @@ _PICKER_FLAGS = (
     "picker-tls",
     "picker-ca-file",
     "picker-server-name",
+    "picker-health",
     "body-mode",
     "fail",
     "message-timeout",
@@ -131,6 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--picker-tls", action="store_true", help="speak TLS to it, without verification unless a CA is given")
     add("--picker-ca-file", metavar="FILE", help="verify its certificate with this CA, as Envoy sees the file")
     add("--picker-server-name", metavar="NAME", help="SNI, and the name its certificate must carry")
+    add(
+        "--picker-health",
+        type=float,
+        metavar="S",
+        help=f"between two gRPC health checks of it; 0 = none (default: {defaults.picker_health_s:g})",
+    )
     add(
         "--body-mode",
         choices=[mode.value for mode in BodyMode],

@@ -25,6 +25,9 @@ Message = dict[str, Any]
 _TYPES: Final = "type.googleapis.com/envoy."
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
+EXT_PROC_SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+"""Also the name under which every endpoint picker answers gRPC health."""
+
 STRIPPED: Final = (
     headers.DESTINATION,
     headers.SERVED,
@@ -44,6 +47,17 @@ _BODY_MODES: Final = {
     BodyMode.BUFFERED: "BUFFERED",
     BodyMode.FULL_DUPLEX: "FULL_DUPLEX_STREAMED",
 }
+
+_NOT_TWICE: Final[Message] = {
+    "retry_host_predicate": [
+        {
+            "name": "previous_hosts",
+            "typed_config": {"@type": _TYPES + "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+        }
+    ],
+    "host_selection_retry_max_attempts": 5,
+}
+"""Part of a retry policy: choose another host than those already tried."""
 
 _ACCESS_LOG_FIELDS: Final = {
     "time": "%START_TIME%",
@@ -155,13 +169,7 @@ def _retry_policy(settings: EnvoySettings) -> Message:
         "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
         "retriable_status_codes": [503],
         "num_retries": settings.retries,
-        "retry_host_predicate": [
-            {
-                "name": "previous_hosts",
-                "typed_config": _typed("extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"),
-            }
-        ],
-        "host_selection_retry_max_attempts": 5,
+        **_NOT_TWICE,
     }
 
 
@@ -177,9 +185,12 @@ def _external_processor(settings: EnvoySettings) -> Message:
             grpc_service={
                 "envoy_grpc": {"cluster_name": settings.picker_cluster},
                 "retry_policy": {
-                    "retry_on": "connect-failure,refused-stream,reset,unavailable",
+                    # cancelled: what a gRPC server answers to streams that reach it while it shuts down.
+                    "retry_on": "connect-failure,refused-stream,reset,unavailable,cancelled",
                     "num_retries": 3,
                     "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.05s"},
+                    # Without it every other retry goes to the dead one of two pickers again.
+                    **_NOT_TWICE,
                 },
             },
             processing_mode={
@@ -218,8 +229,26 @@ def _picker(settings: EnvoySettings) -> Message:
                 },
             )
         },
+        **(_health(settings.picker_health_s) if settings.picker_health_s else {}),
         **({"transport_socket": _tls(settings)} if settings.picker_tls else {}),
         "load_assignment": _assignment(settings.picker_cluster, settings.pickers),
+    }
+
+
+def _health(interval_s: float) -> Message:
+    """Asks the picker for its gRPC health, more often while it is down, and believes the answer."""
+    check = {
+        "timeout": _duration(min(interval_s, 1.0)),
+        "interval": _duration(interval_s),
+        "no_traffic_interval": _duration(interval_s),
+        "unhealthy_interval": _duration(interval_s / 4),
+        "unhealthy_threshold": 2,
+        "healthy_threshold": 1,
+        "grpc_health_check": {"service_name": EXT_PROC_SERVICE},
+    }
+    return {
+        "health_checks": [check],
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
     }
 
 

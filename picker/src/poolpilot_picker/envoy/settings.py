@@ -122,6 +122,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     picker_tls: bool = False
     picker_ca_file: str | None = None
     picker_server_name: str | None = None
+    picker_health_s: float = 1.0
+    """Between two health checks of a picker, 0 for none."""
     body_mode: BodyMode = BodyMode.BUFFERED_PARTIAL
     fail: FailureMode | None = None
     message_timeout_s: float = 5.0
@@ -177,6 +179,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
         bounds: tuple[tuple[str, float, float, float], ...] = (
             ("message-timeout", self.message_timeout_s, 0.001, 86_400),
             ("max-message-timeout", self.max_message_timeout_s, 0.001, 86_400),
+            ("picker-health", self.picker_health_s, 0, 3_600),
             ("connect-timeout", self.connect_timeout_s, 0.001, 3_600),
             ("pod-idle-timeout", self.pod_idle_timeout_s, 0, 86_400),
             ("route-timeout", self.route_timeout_s, 0, 2_592_000),
