@@ -129,10 +129,11 @@ KNOWN: Final[tuple[PluginType[Any], ...]] = (
     ),
     _type("models-data-extractor", PluginKind.EXTRACTOR, "reads the served models; always on"),
     _type("openai-parser", PluginKind.PARSER, "completions, chat, embeddings, responses; always on"),
+    _type("anthropic-parser", PluginKind.PARSER, "messages of the Anthropic API; always on"),
     _type("passthrough-parser", PluginKind.PARSER, "what no parser knows is routed by load; always on"),
     *(
         _type(name, PluginKind.PARSER, "accepted", Standing.WARNS, _BY_LOAD)
-        for name in ("anthropic-parser", "vllmhttp-parser", "vllmgrpc-parser", "sglanghttp-parser", "vertexai-parser")
+        for name in ("vllmhttp-parser", "vllmgrpc-parser", "sglanghttp-parser", "vertexai-parser")
     ),
     *(
         _type(name, PluginKind.FLOW_POLICY, "accepted", Standing.WARNS, _QUEUE)
