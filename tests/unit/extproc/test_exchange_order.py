@@ -99,7 +99,7 @@ MESSAGES = st.one_of(
     messages=st.lists(MESSAGES, max_size=8),
     fails=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_messages(
     observe: bool, modes: tuple[int | None, int | None], messages: list[tuple[str, dict[str, Any]]], fails: bool
 ) -> None:
@@ -143,7 +143,7 @@ def _is_sound(reply: object) -> None:
     last_is_empty=st.booleans(),
     rewrite=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_duplex_bodies_cut_anywhere(body: bytes, cuts: list[int], last_is_empty: bool, rewrite: bool) -> None:
     """However the body is cut, the pick is the same and the bytes that go on are whole."""
     desk = Desk(DUPLEX)

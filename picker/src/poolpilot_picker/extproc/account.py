@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.errors import BadRequest, InternalError, RequestRefused
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
-from poolpilot_picker.requests import InferenceRequest, RequestHead, parse
+from poolpilot_picker.requests import InferenceRequest, RequestHead, Usage, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NO_USAGE: Final = Usage()
+
 
 class Account:
     """Of one exchange. `placement` is None until `place` has succeeded, and stays after `close`."""
 
-    __slots__ = ("_clock", "_handles", "_status", "metrics", "placement", "pool", "request", "started")
+    __slots__ = ("_clock", "_handles", "_status", "_usage", "metrics", "placement", "pool", "request", "started")
 
     def __init__(self, pool: Pool, metrics: PickerMetrics, clock: Callable[[], float]) -> None:
         self.pool = pool
@@ -30,6 +32,7 @@ class Account:
         self._clock = clock
         self._handles: RequestHandles | None = None
         self._status = 0
+        self._usage = NO_USAGE
         self.request: InferenceRequest | None = None
         self.placement: Placement | None = None
         self.started = 0.0
@@ -60,8 +63,6 @@ class Account:
         metrics.decision.observe(self._clock() - began)
         self.placement = placement
         handles.running.inc()
-        handles.input_tokens.observe(request.prompt_tokens)
-        handles.cached_tokens.observe(placement.cached_tokens)
         spec = placement.booking.endpoint.spec
         metrics.picked(request.target_model, spec.name or spec.host, spec.port)
 
@@ -144,11 +145,10 @@ class Account:
         if self._handles is not None:
             self._handles.ttft.observe((now - self.started) / 1000.0)
 
-    def usage(self, placement: Placement, prompt_tokens: int | None, output_tokens: int | None) -> None:
+    def usage(self, placement: Placement, usage: Usage) -> None:
         """What the whole response told of its tokens."""
-        self.pool.usage(placement, prompt_tokens, output_tokens)
-        if output_tokens is not None and self._handles is not None:
-            self._handles.output_tokens.observe(output_tokens)
+        self._usage = usage
+        self.pool.usage(placement, usage.prompt_tokens, usage.completion_tokens)
 
     def close(self, now: float) -> None:
         """Releases the booking, once; nothing happens where there is none."""
@@ -159,6 +159,11 @@ class Account:
         if not self.pool.finish(placement, outcome, now):
             return
         handles.running.dec()
+        usage = self._usage
+        handles.input_tokens.observe(request.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
+        handles.cached_tokens.observe(placement.cached_tokens if usage.cached_tokens is None else usage.cached_tokens)
+        if usage.completion_tokens is not None:
+            handles.output_tokens.observe(usage.completion_tokens)
         handles.duration.observe((now - self.started) / 1000.0)
         metrics.ended(self.pool.name, outcome.value)
         code = ""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from poolpilot_picker.extproc.account import NO_USAGE
 from poolpilot_picker.requests import UsageReader
 
 if TYPE_CHECKING:
@@ -33,9 +36,8 @@ class Observation:
         """The body was seen to its end: what it proves may be learned. A body that was cut off proves no length."""
         reader, placement = self._reader, self._placement
         reader.finish()
-        usage = reader.usage
-        tokens = usage.completion_tokens if usage is not None else None
-        if tokens is None and placement.request.stream and reader.events:
+        usage = reader.usage or NO_USAGE
+        if usage.completion_tokens is None and placement.request.stream and reader.events:
             # No usage in the answer: one content event is about one token.
-            tokens = reader.events
-        self._account.usage(placement, usage.prompt_tokens if usage is not None else None, tokens)
+            usage = msgspec.structs.replace(usage, completion_tokens=reader.events)
+        self._account.usage(placement, usage)

@@ -147,7 +147,7 @@ class PickerMetrics:
         )
         self._cached = Histogram(
             prefix + "request_cached_tokens",
-            "Prompt tokens predicted to be cached where the request was placed",
+            "Prompt tokens that were cached (predicted unless usage was seen)",
             _L4,
             buckets=_TOKENS,
             registry=registry,
