@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from poolpilot_picker.config.load import load
 from poolpilot_picker.config.schema import EndpointPickerConfig
-from poolpilot_picker.config.strict import alternatives
+from poolpilot_picker.config.wording import alternatives
 from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.routing.registry import default_registry
 

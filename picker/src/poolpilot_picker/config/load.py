@@ -18,7 +18,8 @@ from poolpilot_picker.config.schema import (
 )
 from poolpilot_picker.config.sections import check_sections
 from poolpilot_picker.config.settings import PoolPilotSettings
-from poolpilot_picker.config.strict import BAD, OtherFields, Reader, alternatives, compose, show
+from poolpilot_picker.config.strict import BAD, OtherFields, Reader, compose
+from poolpilot_picker.config.wording import alternatives, show
 from poolpilot_picker.errors import ConfigurationError
 
 if TYPE_CHECKING:

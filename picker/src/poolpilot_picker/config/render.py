@@ -10,7 +10,8 @@ from msgspec import inspect
 
 from poolpilot_picker.config.registry import PluginKind, PluginType
 from poolpilot_picker.config.schema import API_VERSION, KIND
-from poolpilot_picker.config.strict import BAD, default_of, struct_type, wanted
+from poolpilot_picker.config.strict import BAD, default_of, struct_type
+from poolpilot_picker.config.wording import wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_picker.config.registry import PluginKind, PluginType
-from poolpilot_picker.config.strict import BAD, Reader, alternatives, show
+from poolpilot_picker.config.strict import BAD, Reader
+from poolpilot_picker.config.wording import alternatives, show
 
 if TYPE_CHECKING:
     from poolpilot_picker.config.schema import DataLayer, EndpointPickerConfig, FlowControl, PriorityBand

@@ -5,9 +5,7 @@ A struct's fields say what is allowed (`msgspec.Meta` for ranges); the nodes of 
 
 from __future__ import annotations
 
-import difflib
 import functools
-import json
 import math
 import re
 from enum import Enum
@@ -18,6 +16,7 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from poolpilot_picker.config.wording import alternatives, choices, show, wanted
 from poolpilot_picker.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 100_000
 """YAML aliases can make a small text huge or endless; no honest configuration comes near."""
-
-SHOWN_ALTERNATIVES: Final = 12
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d+([eE][-+]?\d+)?")
 
@@ -62,25 +59,6 @@ NO_OTHER_FIELDS: Final = OtherFields()
 def place_of(node: yaml.Node) -> Place:
     """Where a node starts."""
     return Place(node.start_mark.line + 1, node.start_mark.column + 1)
-
-
-def show(value: object) -> str:
-    """A value as the user wrote it, cut to a readable length."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else text[:77] + "…"
-
-
-def alternatives(value: str, allowed: Iterable[str]) -> str:
-    """`Allowed: …`, the closest match first."""
-
-    def closeness(name: str) -> float:
-        return difflib.SequenceMatcher(None, value.lower(), name.lower()).ratio()
-
-    ordered = sorted(allowed, key=closeness, reverse=True)
-    if not ordered:
-        return "Nothing is allowed here"
-    more = len(ordered) - SHOWN_ALTERNATIVES
-    return f"Allowed: {', '.join(ordered[:SHOWN_ALTERNATIVES])}" + (f" and {more} more" if more > 0 else "")
 
 
 def compose(text: str, source: str) -> yaml.Node:
@@ -338,7 +316,7 @@ class Reader:
         if fits:
             return value
         if isinstance(kind, inspect.LiteralType | inspect.EnumType) and isinstance(value, str):
-            self.problem(path, f"{show(value)} is unknown. {alternatives(value, _choices(kind))}")
+            self.problem(path, f"{show(value)} is unknown. {alternatives(value, choices(kind))}")
         elif isinstance(kind, inspect.StrType) and isinstance(value, int | float):
             self.problem(path, f'expected {wanted(kind)}, found {_describe(node)}; put it in quotes: "{node.value}"')
         else:
@@ -402,49 +380,6 @@ def _in_range(value: float, kind: inspect.IntType | inspect.FloatType) -> bool:
         and (kind.le is None or value <= kind.le)
         and (kind.lt is None or value < kind.lt)
     )
-
-
-def _choices(kind: inspect.LiteralType | inspect.EnumType) -> list[str]:
-    values = kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
-    return [str(value) for value in values]
-
-
-def wanted(kind: inspect.Type) -> str:
-    """What a field accepts, in words: for messages, for the list of plugins and for the documentation."""
-    match kind:
-        case inspect.Metadata():
-            return wanted(kind.type)
-        case inspect.BoolType():
-            return "true or false"
-        case inspect.IntType():
-            return "an integer" + _range(kind)
-        case inspect.FloatType():
-            return "a number" + _range(kind)
-        case inspect.StrType():
-            return "text" + (
-                f" that matches {kind.pattern}" if kind.pattern else " (not empty)" * bool(kind.min_length)
-            )
-        case inspect.LiteralType() | inspect.EnumType():
-            return "one of " + ", ".join(_choices(kind))
-        case inspect.ListType() | inspect.VarTupleType():
-            return f"a list of {wanted(kind.item_type)}"
-        case inspect.DictType():
-            return f"a mapping of {wanted(kind.value_type)}"
-        case inspect.StructType():
-            return "a mapping"
-        case inspect.UnionType():
-            return " or ".join(wanted(option) for option in kind.types if not isinstance(option, inspect.NoneType))
-        case _:
-            return "any value"
-
-
-def _range(kind: inspect.IntType | inspect.FloatType) -> str:
-    bounds = [
-        f"{sign} {bound:g}"
-        for sign, bound in (("≥", kind.ge), (">", kind.gt), ("≤", kind.le), ("<", kind.lt))
-        if bound is not None
-    ]
-    return f" {' and '.join(bounds)}" if bounds else ""
 
 
 def default_of(field: msgspec.inspect.Field) -> Any:
