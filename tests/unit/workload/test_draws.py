@@ -14,9 +14,8 @@ from poolpilot_lab.workload.draws import LogNormal, poisson_arrivals, stratified
 def test_lognormal_keeps_its_median_and_its_limits() -> None:
     values = [LogNormal(100, 0.8, 10, 900).draw(rng) for rng in [random.Random(1)] for _ in range(4000)]
     assert 95 < statistics.median(values) < 105
-    assert min(values) >= 10
-    assert max(values) <= 900
-    assert len({value for value in values if value > 850}) > 3, "the tail is no heap at the limit"
+    assert min(values) > 10
+    assert 850 < max(values) < 900, "the tail reaches the limit and makes no heap there"
 
 
 @pytest.mark.parametrize("wrong", [(100, 0.5, 0, 200), (100, 0.5, 150, 200), (100, 0.5, 10, 90), (100, -1, 10, 200)])
