@@ -45,6 +45,7 @@ def chat(*messages: Any, **fields: Any) -> InferenceRequest:
         (CHAT, {"messages": HELLO, "max_tokens": -1}, {"max_tokens": None}),
         (CHAT, {"messages": HELLO, "max_tokens": 10**40}, {"max_tokens": None}),
         (CHAT, {"messages": HELLO, "n": 0}, {"sequences": 1}),
+        (CHAT, {"messages": HELLO, "n": 10**9}, {"sequences": 16_384}),
         (COMPLETIONS, {"prompt": "hello"}, {"kind": RequestKind.COMPLETIONS, "sequences": 1}),
         (COMPLETIONS, {"prompt": "hello", "max_tokens": 9, "n": 2, "best_of": 4}, {"max_tokens": 9, "sequences": 4}),
         (COMPLETIONS, {"prompt": ["a", "b", "c"], "n": 2}, {"sequences": 6}),

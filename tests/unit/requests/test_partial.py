@@ -108,6 +108,7 @@ def test_the_prompt_is_extrapolated_by_the_content_length() -> None:
     assert seen.prompt_tokens == pytest.approx(known, rel=0.02)
     assert seen.text_tokens == 0.0, "nothing can be learned from it"
     assert seen.prefix.covered(len(seen.prefix.hashes)) < known / 4
+    assert read(COMPLETIONS, whole, length=10**17).prompt_tokens == known * 64, "beyond belief"
     assert read(COMPLETIONS, whole[: len(whole) // 4]).prompt_tokens == pytest.approx(known / 4, rel=0.02)
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST: Final = 2**31 - 1
 """Larger counts mean the same: no limit."""
 
+MOST_SEQUENCES: Final = 16_384
+"""vLLM refuses more; a booking must not believe them."""
+
 _IDS: Final = b"0123456789-,"
 _SPACE: Final = b" \t\r\n"
 
@@ -67,7 +70,7 @@ def read_completions(request: InferenceRequest, head: RequestHead, body: bytes) 
         prompt.raw(BODY)
         prompt.text(fields.suffix)
     each = max(_sequences(request.kind, "n", fields.n), _sequences(request.kind, "best_of", fields.best_of))
-    request.sequences = min(prompts * each, MOST)
+    request.sequences = min(prompts * each, MOST_SEQUENCES)
     return prompt, fields
 
 
@@ -190,4 +193,4 @@ def _count(kind: RequestKind, field: str, value: float | None) -> int | None:
 
 
 def _sequences(kind: RequestKind, field: str, value: float | None) -> int:
-    return max(_count(kind, field, value) or 1, 1)
+    return min(max(_count(kind, field, value) or 1, 1), MOST_SEQUENCES)

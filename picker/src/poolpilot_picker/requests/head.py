@@ -55,6 +55,8 @@ NO_HINT: Final = VideoHint()
 MAX_SIDE: Final = 16384
 """Pixels; a larger resolution is taken for nonsense."""
 
+_OTHER: Final = RequestKind.OTHER
+_UNSEEN: Final = BodyUse.UNSEEN
 _VIDEO: Final = frozenset((names.VIDEO_FPS, names.VIDEO_SECONDS, names.VIDEO_RESOLUTION))
 _SELDOM: Final = frozenset(
     (
@@ -86,7 +88,9 @@ class RequestHead(msgspec.Struct, kw_only=True):
     """Without query and fragment."""
     method: str = "POST"
     kind: RequestKind = RequestKind.COMPLETIONS
-    """By the path alone; `body_use` says whether the body is of that kind."""
+    """By the path alone; `use` says whether the body is of that kind."""
+    use: BodyUse = BodyUse.INFERENCE
+    """What is to become of a body, if there is one (`body_use`)."""
     content_type: str = ""
     """Media type, lower case, without parameters."""
     content_encoding: str = ""
@@ -155,6 +159,10 @@ def read_head(
     )
     if not _SELDOM.isdisjoint(fields):
         _read_seldom(head, fields)
+    if head.upgrade or head.grpc:
+        head.use = _UNSEEN
+    elif head.kind is _OTHER or method != "POST" or not head.is_json:
+        head.use = BodyUse.OPAQUE
     return head
 
 
@@ -192,13 +200,9 @@ def body_use(head: RequestHead, *, end_of_stream: bool) -> BodyUse:
 
     All gRPC is UNSEEN: headers do not tell a unary call from a bidirectional one, which would hang.
     """
-    if head.upgrade or head.grpc:
-        return BodyUse.UNSEEN
-    if end_of_stream:
+    if end_of_stream and head.use is not _UNSEEN:
         return BodyUse.NONE
-    if head.kind is not RequestKind.OTHER and head.method == "POST" and head.is_json:
-        return BodyUse.INFERENCE
-    return BodyUse.OPAQUE
+    return head.use
 
 
 def _text(value: str | bytes) -> str:

@@ -11,7 +11,7 @@ from poolpilot_picker.errors import BadRequest
 from poolpilot_picker.requests import shapes
 from poolpilot_picker.requests.bodies import READERS
 from poolpilot_picker.requests.chain import chain_seed, prefix_chain
-from poolpilot_picker.requests.head import BodyUse, RequestHead, body_use
+from poolpilot_picker.requests.head import BodyUse, RequestHead
 from poolpilot_picker.requests.partial import mend
 from poolpilot_picker.requests.refusals import NO_MODEL, explain
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
@@ -30,6 +30,10 @@ TOKENS_PER_ENCODED_BYTE: Final = 0.7
 TOKENS_PER_FORM_BYTE: Final = 25.0 / 16_000.0
 """Of a form, which mostly uploads audio: as for audio in a prompt (requests.media)."""
 
+MOST_UNSEEN: Final = 64.0
+"""A content length that is this many times what was seen is not believed further."""
+
+_INFERENCE: Final = BodyUse.INFERENCE
 _SPACE: Final = b" \t\r\n"
 _FORM_MODEL: Final = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n')
 
@@ -76,7 +80,7 @@ def parse(
         body_bytes=len(body),
         complete=complete,
     )
-    if body_use(head, end_of_stream=False) is not BodyUse.INFERENCE:
+    if head.use is not _INFERENCE:
         _peek(request, head, body)
         _retarget(request, head, target_of)
         return request
@@ -137,7 +141,7 @@ def _read_beginning(
     if not request.prompt_tokens:
         request.prompt_tokens = estimate(text_units(body))
     if head.content_length and head.content_length > len(body) > 0:
-        request.prompt_tokens = int(request.prompt_tokens * (head.content_length / len(body)))
+        request.prompt_tokens = int(request.prompt_tokens * min(head.content_length / len(body), MOST_UNSEEN))
 
 
 def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: float) -> None:
@@ -150,7 +154,7 @@ def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: flo
     if path is not ABSENT and path is not None:
         request.adapter = _adapter(bytes(path))
     seed = chain_seed(request.target_model, request.adapter, fields.cache_salt or "")
-    request.prefix = prefix_chain(text, seed, tokens=tokens, marks=prompt.marks)
+    request.prefix = prefix_chain(text, seed, tokens=request.prompt_tokens, marks=prompt.marks)
 
 
 def _retarget(request: InferenceRequest, head: RequestHead, target_of: Callable[[str], str]) -> None:

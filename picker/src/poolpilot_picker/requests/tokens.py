@@ -2,8 +2,9 @@
 
 A pool may serve any model, so the estimate is for no tokenizer in particular. The weights were fitted to the geometric
 mean of five with 128,000 to 200,000 entries (o200k, Llama 3, Qwen 2.5, Tekken, DeepSeek) over prose in 40 languages,
-code, markup, JSON, logs and tables. tests/unit/requests has a table of samples and counts. Those tokenizers themselves
-differ by 1.1 (English) to 2.8 (Hindi): what a model's own does is learned from `usage` and handed in as a factor.
+code, markup, JSON, logs and tables. Over the 27 texts of tests/data/requests it is off by 7 % in the mean, by 24 % at
+worst (random base64); bytes / 4 is off by 21 % and 66 %. Those tokenizers themselves differ by 1.1 (English) to
+2.8 (Hindi) from each other: what a model's own does is learned from `usage` and handed in as a factor.
 """
 
 from __future__ import annotations
