@@ -8,8 +8,9 @@ connection that the server had already closed.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 from typing_extensions import override
@@ -19,6 +20,9 @@ from poolpilot_picker.sources.http_response import Response, ResponseReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_TARGET: Final = re.compile(r"/[!-~]*")
+_KEPT_REQUESTS: Final = 8
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,7 @@ class HttpClient:
         self._server_name = server_name or host
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._connection: _Connection | None = None
+        self._requests: dict[tuple[object, ...], bytes] = {}
 
     async def get(self, target: str, headers: Mapping[str, str], limits: Limits) -> Response:
         """GET of `target` (path and query). Raises FetchError."""
@@ -119,14 +124,23 @@ class HttpClient:
         return connection
 
     def _request(self, target: str, headers: Mapping[str, str]) -> bytes:
-        if not target.startswith("/") or any(ch <= " " or ch == "\x7f" for ch in target):
+        # A poll is the same request again and again.
+        key = (target, *headers.items())
+        known = self._requests.get(key)
+        if known is not None:
+            return known
+        if not _TARGET.fullmatch(target):
             raise ValueError(f"request target {target!r}: a path without blanks is needed")
         lines = [f"GET {target} HTTP/1.1", f"Host: {self._authority}", "Accept-Encoding: identity"]
         for name, value in headers.items():
             if "\r" in value or "\n" in value:
                 raise ValueError(f"header {name}: a line break in the value")
             lines.append(f"{name}: {value}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        request = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        if len(self._requests) >= _KEPT_REQUESTS:
+            self._requests.clear()
+        self._requests[key] = request
+        return request
 
 
 class _Connection(asyncio.Protocol):

@@ -50,7 +50,7 @@ class TelemetrySink(Protocol):
         """A new reading."""
 
     def on_served_models(self, spec: EndpointSpec, models: ServedModels | None) -> None:
-        """What the engine serves has changed; None: not known (no such list, no access, restarted)."""
+        """What the engine serves: at first, when it changes, after a restart. None: not known (no list, no access)."""
 
     def on_restart(self, spec: EndpointSpec) -> None:
         """The engine is another process than before: caches and adapters are gone. Comes before its first sample."""
@@ -105,10 +105,15 @@ class EndpointWatch:
         self._models_client = around.connect(spec.host, spec.port)
         self._path = around.settings.path or engine.path
         self._selective_from = now if engine.selects_by_name else float("inf")
+        self._selective = [
+            f"{self._path.rstrip('/')}/?" + "&".join(f"name[]={family}" for family in engine.families(everything))
+            for everything in (False, True)
+        ]
         self._everything_due = now
         self._last: EngineSample | None = None
         self._restart = RestartDetector()
         self._models: ServedModels | None = None
+        self._models_told = False
         self._core = frozenset(
             family for field in _CORE if (reading := engine.readings.get(field)) for family in reading.families
         )
@@ -179,8 +184,8 @@ class EndpointWatch:
         self._tell_models(models)
 
     def _tell_models(self, models: ServedModels | None) -> None:
-        if models != self._models:
-            self._models = models
+        if models != self._models or not self._models_told:
+            self._models, self._models_told = models, True
             self._around.sink.on_served_models(self.spec, models)
 
     def _failed(self, plan: Plan, began: float, error: FetchError) -> None:
@@ -223,7 +228,8 @@ class EndpointWatch:
             if self._engine.selects_by_name:
                 self._selective_from = around.now()
             around.sink.on_restart(self.spec)
-            self._tell_models(None)
+            # What it serves now is told again whatever it is; until then the old list is nearer the truth than none.
+            self._models_told = False
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
         if last is not None:
@@ -236,9 +242,8 @@ class EndpointWatch:
     async def _fetch_page(self, began: float, everything: bool) -> tuple[EngineSample, Page]:
         """The page in the cheapest way that this endpoint answers."""
         if began >= self._selective_from:
-            names = "&".join(f"name[]={family}" for family in self._engine.families(everything))
             try:
-                return await self._read_page(f"{self._path.rstrip('/')}/?{names}", began, everything)
+                return await self._read_page(self._selective[everything], began, everything)
             except FetchError as error:
                 if error.kind not in _NOT_SELECTIVE:
                     raise

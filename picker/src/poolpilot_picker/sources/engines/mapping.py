@@ -11,7 +11,6 @@ largest is taken. NaN, infinite and negative values say nothing: a field without
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 Found = Mapping[str, list[Series]]
 
-_SAME_RANK: Final = re.compile(rb"(?:pid|tp_rank|pp_rank|moe_ep_rank|priority)=")
+_SAME_RANK: Final = (b"pid=", b"tp_rank=", b"pp_rank=", b"moe_ep_rank=", b"priority=")
 _SAME_RANK_LABELS: Final = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
 
 FACTS: Final = ("block_tokens", "kv_capacity_tokens", "prefix_caching", "max_adapters", "max_sequences")
@@ -254,7 +253,7 @@ def one_per_rank(series: Sequence[Series]) -> list[Series]:
     """Of several series that processes of the same rank report, the largest; the others as they are."""
     usable = [one for one in series if 0.0 <= one.value < math.inf]
     # Series of one family have the same label names.
-    if len(usable) < 2 or _SAME_RANK.search(usable[0].block) is None:
+    if len(usable) < 2 or not any(mark in usable[0].block for mark in _SAME_RANK):
         return usable
     labelled = [(one, labels) for one in usable if (labels := readable(one)) is not None]
     # SGLang with priorities: the series with an empty priority is the aggregate of the others.
