@@ -243,7 +243,7 @@ class Picker:
     def _facts(self) -> ProcessFacts:
         return ProcessFacts(
             streams_open=self.transport.streams,
-            streams_total=self.transport.streams_total,
+            streams_ended=self.transport.ended,
             config_reloads=self._keeper.generation,
             config_refusals=self._keeper.refused,
             plugin_failures=self._guard.failures,

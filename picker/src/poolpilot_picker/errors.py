@@ -11,7 +11,8 @@ Tree::
     │   ├── InternalError         500
     │   └── ServiceUnavailable    503
     │       └── NoEndpoints       503, rejected-no-endpoints
-    └── ConfigurationError        exit code 2 at start; on reload the old configuration stays
+    ├── ConfigurationError        exit code 2 at start; on reload the old configuration stays
+    └── StartError                exit code 1: a port cannot be had
 """
 
 from __future__ import annotations
@@ -115,3 +116,9 @@ class ConfigurationError(PoolPilotError):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class StartError(PoolPilotError):
+    """The picker cannot start although its flags and files are right: exit code 1."""
+
+    exit_code: ClassVar[int] = 1

@@ -123,7 +123,8 @@ class ProcessFacts(NamedTuple):
     """Counts of the process that the rooms keep as plain numbers."""
 
     streams_open: int
-    streams_total: int
+    streams_ended: Mapping[str, int]
+    """By gRPC code."""
     config_reloads: int
     config_refusals: int
     plugin_failures: Mapping[str, int]
@@ -148,7 +149,9 @@ class ProcessCollector(Collector):
         """Families of the process."""
         facts = self._facts()
         yield GaugeMetricFamily("llm_d_epp_extproc_streams_inflight", "Open ext_proc streams", value=facts.streams_open)
-        yield _counter("poolpilot_extproc_streams", "ext_proc streams ever opened", facts.streams_total)
+        yield _counters(
+            "llm_d_epp_extproc_streams", "ext_proc streams that have ended, by gRPC code", "code", facts.streams_ended
+        )
         yield _counter("poolpilot_telemetry_polls", "Reads of engine telemetry", facts.telemetry_polls)
         yield _counter("poolpilot_engine_restarts", "Engine restarts seen", facts.engine_restarts)
         yield _counter("poolpilot_discovery_failures", "Endpoint lists refused", facts.discovery_failures)

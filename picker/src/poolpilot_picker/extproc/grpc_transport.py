@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
+from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.codec import dispatch, encode
+from poolpilot_picker.instruments.seldom import Seldom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +27,12 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+LAST_WORDS_S: Final = 1.0
+"""For what a stream still has to say when its time is over."""
+FAILURES: Final = {
+    "Internal": (grpc.StatusCode.INTERNAL, "the picker failed; its log has the details"),
+    "Unavailable": (grpc.StatusCode.UNAVAILABLE, "the picker is shutting down"),
+}
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +53,27 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsFiles | None = None
 
 
+class _Stream:
+    """One open stream, and the task that serves it."""
+
+    __slots__ = ("ending", "exchange", "reading", "task", "watching")
+
+    def __init__(self, exchange: Exchange, task: asyncio.Task[Any]) -> None:
+        self.exchange = exchange
+        self.task = task
+        self.reading = False
+        """Waiting for a message: nothing is half done, so the wait may be broken off."""
+        self.watching = False
+        """Observability mode: nobody reads our answers."""
+        self.ending = False
+
+    def end(self) -> None:
+        """Has the stream say its last words, as soon as what it is saying is said."""
+        self.ending = True
+        if self.reading:
+            self.task.cancel()
+
+
 class GrpcTransport:
     """A server for one pool. `new_exchange` makes the state machine of a stream, `now` is the clock (ms)."""
 
@@ -62,9 +90,14 @@ class GrpcTransport:
         self._services = ("", SERVICE, *health_services)
         self._server: grpc.aio.Server | None = None
         self._health = health_aio.HealthServicer()
-        self._streams: dict[Exchange, asyncio.Task[Any]] = {}
+        self._streams: set[_Stream] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._hurry = asyncio.Event()
+        self._seldom = Seldom()
         self.port = 0
-        self.streams_total = 0
+        self.ended: dict[str, int] = {}
+        """Streams that have ended, by gRPC code, spelled as Go's pickers do."""
 
     @property
     def streams(self) -> int:
@@ -72,7 +105,7 @@ class GrpcTransport:
         return len(self._streams)
 
     async def start(self) -> int:
-        """Listens; returns the port chosen."""
+        """Listens; returns the port chosen. Raises StartError where that is not possible."""
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._settings.max_receive_bytes),
@@ -95,61 +128,116 @@ class GrpcTransport:
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        tls = self._settings.tls
-        if tls is None:
-            self.port = server.add_insecure_port(self._settings.address)
-        else:
-            credentials = grpc.ssl_server_credentials(
-                [(tls.key, tls.certificate)], tls.client_ca, require_client_auth=tls.client_ca is not None
-            )
-            self.port = server.add_secure_port(self._settings.address, credentials)
+        self.port = self._bind(server)
         await self.set_serving(serving=False)
         await server.start()
         self._server = server
         return self.port
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        address, tls = self._settings.address, self._settings.tls
+        try:
+            if tls is None:
+                port = server.add_insecure_port(address)
+            else:
+                credentials = grpc.ssl_server_credentials(
+                    [(tls.key, tls.certificate)], tls.client_ca, require_client_auth=tls.client_ca is not None
+                )
+                port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            # gRPC does not tell why, and its own advice (set a variable) helps nobody here.
+            raise StartError(
+                f"cannot listen on {address} for ext_proc: the port is taken, or the address is not one of this machine"
+            ) from error
+        return int(port)
 
     async def set_serving(self, *, serving: bool) -> None:
         """What the health service answers, overall and for the pool."""
         for service in self._services:
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
+    def hurry(self) -> None:
+        """Ends the grace of a drain now, also of one that has not begun."""
+        self._hurry.set()
+
     async def drain(self, grace_s: float) -> None:
-        """Refuses new streams (GOAWAY), lets open ones finish, and after `grace_s` ends what may be ended safely."""
-        server = self._server
+        """Refuses new streams (GOAWAY), lets open ones finish, and ends those still open after `grace_s`.
+
+        Those are ended one by one, in the way that does the least harm to their exchange: see `Exchange.give_up`.
+        """
+        server, self._server = self._server, None
         if server is None:
             return
         await self._health.enter_graceful_shutdown()
-        stopping = asyncio.ensure_future(server.stop(grace_s + 2.0))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(stopping), grace_s)
-        for exchange, task in list(self._streams.items()):
-            if exchange.give_up(self._now()) == []:
-                task.cancel("drained")
+        # The time is a bound for what is no stream of ours, such as a watch on the health service.
+        stopping = asyncio.ensure_future(server.stop(grace_s + 2.0 * LAST_WORDS_S))
+        await self._until_empty(grace_s)
+        for stream in list(self._streams):
+            stream.end()
+        self._hurry.clear()
+        await self._until_empty(LAST_WORDS_S)
+        await server.stop(0)
         await stopping
-        self._server = None
+
+    async def _until_empty(self, seconds: float) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._empty, self._hurry)]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _process(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        exchange = self._new_exchange()
         task = asyncio.current_task()
         assert task is not None
-        self._streams[exchange] = task
-        self.streams_total += 1
-        now = self._now
+        stream = _Stream(self._new_exchange(), task)
+        self._streams.add(stream)
+        self._empty.clear()
+        code = "OK"
         try:
-            while True:
+            code = await self._serve(stream, context)
+            if code in FAILURES:
+                await context.abort(*FAILURES[code])
+        except asyncio.CancelledError:
+            code = "Canceled"
+            raise
+        finally:
+            self._streams.discard(stream)
+            if not self._streams:
+                self._empty.set()
+            self.ended[code] = self.ended.get(code, 0) + 1
+            stream.exchange.closed(now=self._now())
+
+    async def _serve(self, stream: _Stream, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+        """Messages in, answers out, to the end of the stream; returns the code to end it with."""
+        exchange, now = stream.exchange, self._now
+        try:
+            while not stream.ending:
+                stream.reading = True
                 message = await context.read()
+                stream.reading = False
                 if message is grpc.aio.EOF:
-                    return
+                    return "OK"
                 if message.observability_mode:
                     # Nobody reads our answers, so nothing is placed.
+                    stream.watching = True
                     continue
                 for reply in dispatch(exchange, message, now()):
                     await context.write(encode(reply))
-        except asyncio.CancelledError as cancelled:
-            if cancelled.args == ("drained",) and exchange.give_up(now()) == []:
-                # The rest of the response passes without us; ending with OK leaves it whole.
-                return
-            raise
-        finally:
-            del self._streams[exchange]
-            exchange.closed(now=now())
+        except asyncio.CancelledError:
+            if not (stream.ending and stream.reading):
+                raise
+            stream.task.uncancel()
+        except Exception:
+            if context.done():
+                return "Canceled"
+            # A fault of ours, or bytes that are no message: the data plane's failure mode says what becomes of it.
+            if count := self._seldom.due("stream", now()):
+                log.exception("a stream failed", extra={"times": count})
+            return "Internal"
+        if stream.watching:
+            return "OK"
+        replies = exchange.give_up(now())
+        for reply in replies or ():
+            await context.write(encode(reply))
+        return "OK" if replies is not None else "Unavailable"
