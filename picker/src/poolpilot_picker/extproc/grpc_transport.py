@@ -176,6 +176,8 @@ class GrpcTransport:
             stream.end()
         self._hurry.clear()
         await self._until_empty(LAST_WORDS_S)
+        # A status leaves after its handler has returned; stopping at once would overtake it and cut answers off.
+        await asyncio.wait({stopping}, timeout=LAST_WORDS_S)
         await server.stop(0)
         await stopping
 
