@@ -229,15 +229,15 @@ def _picker(settings: EnvoySettings) -> Message:
                 },
             )
         },
-        **(_health(settings.picker_health_s) if settings.picker_health_s else {}),
+        **({"health_checks": [_health_check(settings.picker_health_s)]} if settings.picker_health_s else {}),
         **({"transport_socket": _tls(settings)} if settings.picker_tls else {}),
         "load_assignment": _assignment(settings.picker_cluster, settings.pickers),
     }
 
 
-def _health(interval_s: float) -> Message:
-    """Asks the picker for its gRPC health, more often while it is down, and believes the answer."""
-    check = {
+def _health_check(interval_s: float) -> Message:
+    """Steers requests to the pickers that say they serve; when none does, Envoy tries them all (panic threshold)."""
+    return {
         "timeout": _duration(min(interval_s, 1.0)),
         "interval": _duration(interval_s),
         "no_traffic_interval": _duration(interval_s),
@@ -245,10 +245,6 @@ def _health(interval_s: float) -> Message:
         "unhealthy_threshold": 2,
         "healthy_threshold": 1,
         "grpc_health_check": {"service_name": EXT_PROC_SERVICE},
-    }
-    return {
-        "health_checks": [check],
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
     }
 
 

@@ -23,8 +23,7 @@ _ALWAYS: Final = {
 
 _PICKER: Final = {
     "retry_back_off": "with a dead picker the default back-off costs seconds",
-    "health_checks": "a picker that hangs or drains gets no new requests",
-    "healthy_panic_threshold": "while no picker is healthy, none is waited for",
+    "health_checks": "a picker that hangs or drains gets no new requests while another is healthy",
     "allow_mode_override": "the picker may ask to see the chunks of some responses, or to skip a body",
     "failure_mode_allow": "false would truncate the responses in progress when a picker dies",
     "message_timeout": "for one answer of the picker; the default is 200 ms",
