@@ -63,13 +63,18 @@ def variants(folder: Path, main: int, second: int, pods: Sequence[str]) -> list[
             "pickers": (HostPort("127.0.0.1", main),),
             "eds_directory": str(folder / "main"),
             "fail": FailureMode.CLOSE,
+            "picker_health_s": 0,  # its loop is ours, and may be busy
             **more,
         }
         return EnvoySettings(**fields)
 
     def original_dst(**more: Any) -> EnvoySettings:
         return EnvoySettings(
-            pickers=(HostPort("127.0.0.1", main),), cluster=PoolCluster.ORIGINAL_DST, retries=1, **more
+            pickers=(HostPort("127.0.0.1", main),),
+            picker_health_s=0,
+            cluster=PoolCluster.ORIGINAL_DST,
+            retries=1,
+            **more,
         )
 
     def grpc_pool(mode: BodyMode) -> EnvoySettings:

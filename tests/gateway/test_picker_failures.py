@@ -1,0 +1,370 @@
+"""A picker that is killed, hangs or restarts: what clients see, per body mode, failure policy and gateway setting.
+
+`MODE-open` and `MODE-close` are generated configurations; `MODE-hard` is the same with `failure_mode_allow: false`, as
+some gateways hard-wire it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from gateway_client import JSON, Http1, Response
+from gateway_envoy import Gateway, Variant, fail_hard, start_gateway
+from gateway_pods import Pods, sse_events
+from gateway_program import ProgramPicker
+from gateway_site import chat
+from poolpilot_picker.envoy.settings import BodyMode, EnvoySettings, FailureMode, HostPort, PoolCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+MODES = {"partial": BodyMode.BUFFERED_PARTIAL, "buffered": BodyMode.BUFFERED, "duplex": BodyMode.FULL_DUPLEX}
+EVENTS = 60
+WHOLE = b"".join(sse_events(EVENTS))
+PATIENCE_S = 0.5
+"""Message time-out of all variants."""
+
+
+class Stage:
+    """One Envoy and the pickers it knows: `alone`, the pair `left` and `right`, and `single` that names one address."""
+
+    def __init__(self, gateway: Gateway, *pickers: ProgramPicker) -> None:
+        self.gateway = gateway
+        self.alone, self.left, self.right, self.single = self.pickers = pickers
+
+    async def post(self, variant: str, script: str = "*=ok", body: bytes | None = None) -> Response:
+        """One exchange."""
+        async with await Http1.connect(self.gateway.ports[variant]) as connection:
+            headers = {**JSON, "x-pod": script}
+            return await connection.request(headers=headers, body=body or chat(2_000, stream=True))
+
+    async def streaming(self, variant: str) -> tuple[Http1, Response]:
+        """A streamed answer that has begun: EVENTS events in about EVENTS × 10 ms."""
+        connection = await Http1.connect(self.gateway.ports[variant])
+        body = chat(2_000, stream=True)
+        connection.send_head(
+            "POST", "/v1/chat/completions", {**JSON, "x-pod": f"*=sse.{EVENTS}.10", "content-length": str(len(body))}
+        )
+        connection.writer.write(body)
+        response = await connection.read_head()
+        assert response.status == 200, response
+        return connection, response
+
+    async def until_healthy(self, cluster: str, count: int) -> None:
+        """Envoy's own health checks have seen so many pickers."""
+        deadline = time.monotonic() + 15
+        name = f"cluster.{cluster}.membership_healthy"
+        while (await self.gateway.stats(name))[name] != count:
+            assert time.monotonic() < deadline, f"{cluster}: not {count} healthy pickers"
+            await asyncio.sleep(0.05)
+
+
+async def rest(connection: Http1, response: Response) -> bytes:
+    """What is left of a streamed answer."""
+    async with connection:
+        return b"".join([chunk async for chunk in connection.body_chunks(response)])
+
+
+def stage_variants(folder: Path, alone: int, left: int, right: int, single: int) -> list[Variant]:
+    variants = []
+    for name, mode in MODES.items():
+        for fail in FailureMode:
+            settings = EnvoySettings(
+                pickers=(HostPort("127.0.0.1", alone),),
+                eds_directory=str(folder / "eds"),
+                body_mode=mode,
+                fail=fail,
+                message_timeout_s=PATIENCE_S,
+            )
+            variants.append(Variant(f"{name}-{fail.value}", settings))
+            pair = EnvoySettings(
+                pickers=(HostPort("127.0.0.1", left), HostPort("127.0.0.1", right)),
+                picker_cluster="pair",
+                eds_directory=str(folder / "eds"),
+                body_mode=mode,
+                fail=fail,
+                message_timeout_s=PATIENCE_S,
+            )
+            variants.append(Variant(f"{name}-{fail.value}-pair", pair))
+        variants.append(Variant(f"{name}-hard", settings, fail_hard))
+        original_dst = EnvoySettings(
+            pickers=(HostPort("127.0.0.1", single),),
+            picker_cluster="single",
+            cluster=PoolCluster.ORIGINAL_DST,
+            body_mode=mode,
+            message_timeout_s=PATIENCE_S,
+        )
+        variants.append(Variant(f"{name}-original-dst", original_dst))
+    return variants
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def running(pods: Pods, envoy_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    folder = tmp_path_factory.mktemp("failures")
+    pickers = [ProgramPicker(folder, pods.addresses, name=name) for name in ("alone", "left", "right")]
+    one_address = "poolpilot:\n  fallbacks:\n    maxNumOfEndpoints: 1\n"
+    pickers.append(ProgramPicker(folder, pods.addresses, name="single", config=one_address))
+    await asyncio.gather(*(picker.start() for picker in pickers))
+    gateway = await start_gateway(folder, stage_variants(folder, *(picker.port for picker in pickers)))
+    yield Stage(gateway, *pickers)
+    await gateway.stop()
+    for picker in pickers:
+        await picker.child.stop(grace_s=1)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(running: Stage) -> AsyncIterator[Stage]:
+    """All pickers run and answer, at the beginning and, with nothing booked, at the end."""
+    yield running
+    for picker in running.pickers:
+        picker.child.resume()
+        if not picker.child.running:
+            await picker.start()
+        await picker.settled()
+    for variant in ("partial-close", "partial-close-pair", "partial-original-dst"):
+        await until_ok(running, variant)
+
+
+async def until_ok(stage: Stage, variant: str) -> None:
+    """Envoy has found its picker again."""
+    deadline = time.monotonic() + 10
+    while (await stage.post(variant)).status != 200:
+        assert time.monotonic() < deadline, f"{variant} does not recover"
+        await asyncio.sleep(0.05)
+
+
+# ── killed ───────────────────────────────────────────────────────────────────
+
+NOBODY = {
+    ("partial", "open"): 200,
+    ("buffered", "open"): 200,
+    ("duplex", "open"): 500,
+    ("partial", "close"): 503,
+    ("buffered", "close"): 503,
+    ("duplex", "close"): 500,
+    ("partial", "original-dst"): 503,
+    ("buffered", "original-dst"): 503,
+    ("duplex", "original-dst"): 500,
+    ("partial", "hard"): 500,
+    ("buffered", "hard"): 500,
+    ("duplex", "hard"): 500,
+}
+"""Status of a POST while nobody listens where the picker should be."""
+
+
+async def test_nobody_listens(stage: Stage) -> None:
+    await stage.alone.kill()
+    await stage.single.kill()
+    got = {key: (await stage.post("-".join(key))).status for key in NOBODY}
+    assert got == NOBODY
+
+
+async def test_a_large_body_fails_open_too(stage: Stage) -> None:
+    await stage.alone.kill()
+    for mode in ("partial", "buffered"):
+        response = await stage.post(f"{mode}-open", body=chat(5_000_000))
+        assert response.status == 200 and response.json()["length"] == 5_000_000
+
+
+async def test_it_comes_back(stage: Stage) -> None:
+    await stage.alone.kill()
+    assert (await stage.post("partial-close")).status == 503
+    await stage.alone.start()
+    await until_ok(stage, "partial-close")
+    assert [(await stage.post(f"{mode}-close")).status for mode in MODES] == [200, 200, 200]
+
+
+INTACT = {
+    ("partial", "open"): True,
+    ("buffered", "open"): True,
+    ("partial", "close"): True,
+    ("buffered", "close"): True,
+    ("partial", "original-dst"): True,
+    ("buffered", "original-dst"): True,
+    ("duplex", "open"): False,
+    ("duplex", "close"): False,
+    ("duplex", "original-dst"): False,
+    ("partial", "hard"): False,
+    ("buffered", "hard"): False,
+    ("duplex", "hard"): False,
+}
+"""Whether an answer in progress survives a picker that is killed."""
+
+
+async def test_killed_in_mid_response(stage: Stage) -> None:
+    begun = {key: await stage.streaming("-".join(key)) for key in INTACT}
+    await stage.alone.kill()
+    await stage.single.kill()
+    bodies = await asyncio.gather(*(rest(*one) for one in begun.values()))
+    assert dict(zip(begun, [body == WHOLE for body in bodies], strict=True)) == INTACT
+    assert dict(zip(begun, [response.complete for _, response in begun.values()], strict=True)) == INTACT
+
+
+# ── hung ─────────────────────────────────────────────────────────────────────
+
+HUNG = {
+    ("partial", "open"): 200,
+    ("buffered", "open"): 200,
+    ("partial", "close"): 503,
+    ("buffered", "close"): 503,
+    ("partial", "original-dst"): 503,
+    ("buffered", "original-dst"): 503,
+    ("partial", "hard"): 504,
+    ("buffered", "hard"): 504,
+}
+
+
+async def test_it_hangs(stage: Stage) -> None:
+    """It holds its sockets and answers nobody: the message time-out ends the wait."""
+    stage.alone.child.pause()
+    stage.single.child.pause()
+    answers = await asyncio.gather(*(stage.post("-".join(key)) for key in HUNG))
+    assert dict(zip(HUNG, [answer.status for answer in answers], strict=True)) == HUNG
+
+
+@pytest.mark.parametrize("kind", ["open", "close", "hard"])
+async def test_in_full_duplex_requests_wait_for_a_hung_picker(stage: Stage, kind: str) -> None:
+    """No time-out runs there: the request is answered when the picker wakes up."""
+    stage.alone.child.pause()
+    waiting = asyncio.ensure_future(stage.post(f"duplex-{kind}"))
+    done, _ = await asyncio.wait([waiting], timeout=3 * PATIENCE_S)
+    assert not done
+    stage.alone.child.resume()
+    assert (await waiting).status == 200
+
+
+@pytest.mark.parametrize("kind", ["open", "close", "original-dst"])
+@pytest.mark.parametrize("mode", ["partial", "buffered"])
+async def test_it_hangs_in_mid_response(stage: Stage, mode: str, kind: str) -> None:
+    connection, response = await stage.streaming(f"{mode}-{kind}")
+    for picker in stage.pickers:
+        picker.child.pause()
+    assert await rest(connection, response) == WHOLE and response.complete
+
+
+async def test_it_hangs_before_the_response_headers(stage: Stage) -> None:
+    """The pod's answer is there, the picker does not look at it: after the message time-out it passes."""
+    waiting = asyncio.ensure_future(stage.post("partial-close", "*=slow.0.3"))
+    await stage.alone.until_metric("poolpilot_endpoint_inflight", lambda booked: booked == 1)
+    stage.alone.child.pause()
+    response = await waiting
+    assert response.status == 200 and response.pod
+
+
+# ── under load ───────────────────────────────────────────────────────────────
+
+
+async def under_load(stage: Stage, variant: str, meanwhile: Callable[[], Awaitable[object]]) -> Counter[str]:
+    """Keeps 5 clients busy with short streams until `meanwhile` is done, and a little longer; counts what they got."""
+    got: Counter[str] = Counter()
+    running = True
+
+    async def client() -> None:
+        while running:
+            response = await stage.post(variant, "*=sse.10.10")
+            whole = response.complete and response.body == b"".join(sse_events(10))
+            got[str(response.status) if response.status != 200 or whole else "truncated"] += 1
+
+    clients = [asyncio.ensure_future(client()) for _ in range(5)]
+    await asyncio.sleep(0.3)
+    await meanwhile()
+    await asyncio.sleep(0.5)
+    running = False
+    await asyncio.gather(*clients)
+    return got
+
+
+@pytest.mark.parametrize("mode", ["partial", "buffered"])
+async def test_killed_and_restarted_under_load(stage: Stage, mode: str) -> None:
+    """Open: not one request is lost. Close: refused while there is no picker, never cut off."""
+
+    async def crash() -> None:
+        await stage.alone.kill()
+        await asyncio.sleep(0.2)
+        await stage.alone.start()
+
+    got = await under_load(stage, f"{mode}-open", crash)
+    assert set(got) == {"200"}, got
+    got = await under_load(stage, f"{mode}-close", crash)
+    assert set(got) == {"200", "503"}, got
+
+
+async def test_killed_and_restarted_under_load_in_full_duplex(stage: Stage) -> None:
+    """The last resort: answers in progress are cut off, new requests get 500."""
+
+    async def crash() -> None:
+        await stage.alone.kill()
+        await stage.alone.start()
+
+    got = await under_load(stage, "duplex-open", crash)
+    assert set(got) <= {"200", "500", "truncated"} and got["200"], got
+
+
+@pytest.mark.parametrize("mode", ["partial", "buffered"])
+async def test_hung_under_load(stage: Stage, mode: str) -> None:
+    async def hang() -> None:
+        stage.alone.child.pause()
+        await asyncio.sleep(2 * PATIENCE_S)
+        stage.alone.child.resume()
+
+    got = await under_load(stage, f"{mode}-open", hang)
+    assert set(got) == {"200"}, got
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+async def test_one_of_two_stops_gracefully_under_load(stage: Stage, mode: str) -> None:
+    """Drained and replaced, one after the other: no request fails, in any mode, also where the pool fails close."""
+
+    async def roll() -> None:
+        for picker in (stage.left, stage.right):
+            assert await picker.child.stop(grace_s=15) == 0
+            await picker.start()
+            await stage.until_healthy("pair", 2)
+
+    got = await under_load(stage, f"{mode}-close-pair", roll)
+    assert set(got) == {"200"}, got
+
+
+@pytest.mark.parametrize("mode", ["partial", "buffered"])
+async def test_one_of_two_is_killed_under_load(stage: Stage, mode: str) -> None:
+    async def crash() -> None:
+        await stage.left.kill()
+        await asyncio.sleep(0.5)
+
+    got = await under_load(stage, f"{mode}-open-pair", crash)
+    assert set(got) == {"200"}, got
+
+
+async def test_after_the_death_of_one_the_other_does_the_work(stage: Stage) -> None:
+    """Also in a pool that fails close: only what the dead picker was deciding is refused."""
+    await stage.left.kill()
+    statuses = Counter([(await stage.post("partial-close-pair")).status for _ in range(40)])
+    assert statuses == {200: 40}
+
+
+@pytest.mark.parametrize("mode", ["partial", "buffered"])
+async def test_the_end_of_the_drain_leaves_answers_whole(
+    pods: Pods, envoy_binary: Path, tmp_path: Path, mode: str
+) -> None:
+    """Longer than the drain time: the picker ends the stream with OK and the answer goes on without it."""
+    picker = await ProgramPicker(tmp_path, pods.addresses, drain_s=0.2).start()
+    settings = EnvoySettings(
+        pickers=(HostPort("127.0.0.1", picker.port),), eds_directory=str(tmp_path / "eds"), body_mode=MODES[mode]
+    )
+    gateway = await start_gateway(tmp_path, [Variant(mode, settings, fail_hard)])
+    stage = Stage(gateway, picker, picker, picker, picker)
+    try:
+        begun = [await stage.streaming(mode) for _ in range(10)]
+        assert await picker.child.stop(grace_s=15) == 0
+        bodies = await asyncio.gather(*(rest(*one) for one in begun))
+        assert [body == WHOLE for body in bodies] == [True] * 10
+    finally:
+        await gateway.stop()
+        await picker.child.stop(grace_s=0)
