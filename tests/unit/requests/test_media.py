@@ -90,6 +90,12 @@ def wav(seconds: float, rate: int) -> bytes:
     return b"RIFF" + len(body).to_bytes(4, "little") + fmt + b"data" + body
 
 
+def test_only_the_data_counts_not_what_follows_it() -> None:
+    value = json.dumps({"data": "A" * 64_000, "format": "mp3", "transcript": "x" * 100_000}).encode()
+    assert audio_tokens(value) == 75.0
+    assert file_tokens(value) == 3_000.0
+
+
 @pytest.mark.parametrize("rate", [16_000, 32_000, 88_200])
 def test_a_wav_tells_its_length(rate: int) -> None:
     value = json.dumps({"format": "wav", "data": base64.b64encode(wav(4.0, rate)).decode()}).encode()

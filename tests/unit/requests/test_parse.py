@@ -262,6 +262,21 @@ def test_what_is_no_text_counts_by_its_size(part: dict[str, Any], tokens: int) -
     assert request.prompt_tokens < tokens * 1.02 + 20
 
 
+def test_every_image_counts_where_it_stands() -> None:
+    def picture(number: int) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": {"url": f"https://example.com/{number}.png"}}
+
+    text = {"type": "text", "text": "x" * 1_000}
+    chain = chat({"content": [part for number in range(4) for part in (picture(number), text)]}).prefix
+    gains = [chain.covered(blocks + 1) - chain.covered(blocks) for blocks in range(len(chain.hashes))]
+    assert [block for block, gain in enumerate(gains) if gain > 225] == [0, 4, 8, 11]
+
+
+def test_what_stands_for_an_image_in_the_chain_costs_no_tokens() -> None:
+    pictures = [{"type": "image_url", "image_url": {"url": f"https://example.com/{number}"}} for number in range(100)]
+    assert chat({"content": pictures}).prompt_tokens <= 22_500 + 110
+
+
 def test_a_video_counts_by_what_the_client_says_of_it() -> None:
     body = {"model": "m", "messages": [{"content": [{"type": "video_url", "video_url": {"url": "x"}}]}]}
     fields = {"x_llm_d_video_fps": "2", "x_llm_d_video_duration_seconds": "20", "x_llm_d_video_resolution": "1024x512"}

@@ -69,6 +69,8 @@ NO_ITEMS = "invalid responses request: must have input field: "
         (COMPLETIONS, {"model": "m", "prompt": ["a", 1]}, f"{NO_PROMPT}prompt must be strings or token ids", "prompt"),
         (COMPLETIONS, {"model": "m", "prompt": [[1], []]}, f"{NO_PROMPT}prompt must be a string", "prompt"),
         (COMPLETIONS, {"model": "m", "prompt": [[1], 2]}, f"{NO_PROMPT}prompt must be a string", "prompt"),
+        (COMPLETIONS, {"model": "m", "prompt": [[1], 2, [3]]}, f"{NO_PROMPT}prompt must be a string", "prompt"),
+        (COMPLETIONS, {"model": "m", "prompt": [1, [2]]}, f"{NO_PROMPT}prompt must be a string", "prompt"),
         (COMPLETIONS, {"model": "m", "prompt": [[[1]]]}, f"{NO_PROMPT}prompt must be a string", "prompt"),
         (COMPLETIONS, {"model": "m", "prompt": [1.5]}, f"{NO_PROMPT}prompt must be a string", "prompt"),
         (COMPLETIONS, {"model": "m", "prompt": {"a": 1}}, f"{NO_PROMPT}prompt must be a string", "prompt"),

@@ -177,7 +177,7 @@ def test_memory_is_bounded_and_usage_at_the_end_still_found(streams: bool) -> No
 def test_after_a_line_that_was_too_long_the_next_is_read_again() -> None:
     reader = UsageReader(streamed=True)
     reader.feed(b"data: " + b"x" * (2 * MAX_HELD))
-    reader.feed(b"\n\n" + delta(content="a") + b'data: {"usage":' + USAGE + b"}\n\n")
+    reader.feed(b'\n: {"content":"no event"}\n' + delta(content="a") + b'data: {"usage":' + USAGE + b"}\n\n")
     assert (reader.usage, reader.events) == (FULL, 1)
 
 
