@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,12 +22,13 @@ from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
 from poolpilot_picker.config.reload import ConfigKeeper
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
-from poolpilot_picker.errors import ConfigurationError
+from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
 from poolpilot_picker.extproc.grpc_transport import GrpcTransport, ListenerSettings, TlsFiles
 from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool, PoolSettings
 from poolpilot_picker.instruments.metrics import PickerMetrics
+from poolpilot_picker.reloading import ConfigFile, read_text
 from poolpilot_picker.routing.pipeline import PluginGuard
 from poolpilot_picker.routing.registry import build_profile, default_registry
 from poolpilot_picker.sources.cadence import Cadence
@@ -39,13 +41,13 @@ from poolpilot_picker.sources.watch import Settings as ReadSettings
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from poolpilot_picker.config.load import LoadedConfig
+    from poolpilot_picker.config.settings import PoolPilotSettings
 
 log = logging.getLogger(__name__)
 
-CONFIG_POLL_S: Final = 0.5
 GIE_HEALTH_SERVICE: Final = "inference-extension"
 """The service name that the reference charts probe."""
 
@@ -67,6 +69,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     config_file: Path | None = None
     policy: str = DEFAULT_POLICY
     eds_dir: Path | None = None
+    notice_s: float = 0.0
+    """After SIGTERM: how long to go on as before, but not ready, until data planes have noticed."""
     drain_s: float = 30.0
     engine_token: BearerToken | None = None
     tls: TlsFiles | None = None
@@ -81,6 +85,9 @@ class Picker:
         self.draining = False
         self._now = now
         self._tasks: list[asyncio.Task[None]] = []
+        self._dead: list[str] = []
+        """Background tasks that a fault has ended."""
+        self._hurry = asyncio.Event()
         self._eds_problem = ""
         self._composed = False
         self._guard = PluginGuard(log=log.warning)
@@ -88,7 +95,10 @@ class Picker:
         add_user_plugins(plugins)
         text, source = _config_text(options)
         self._keeper = ConfigKeeper(text, plugins, source, self._apply_config)
-        settings = self.config.settings
+        self._config_file = (
+            ConfigFile(options.config_file, self.offer_config) if options.config_file is not None else None
+        )
+        settings = self._settings_at_start = self.config.settings
         registry = CollectorRegistry()
         self.metrics = PickerMetrics(registry)
         models = {**PROFILES, **settings.step_models.profiles}
@@ -134,7 +144,7 @@ class Picker:
             health_services=(options.pool, GIE_HEALTH_SERVICE),
         )
         registry.register(PoolCollector(self._pools, now))
-        registry.register(ProcessCollector(self._facts))
+        registry.register(ProcessCollector(self._facts, version("poolpilot")))
         self.admin = AdminServer(options.admin, self._pools, registry, self.readiness, now, self.describe)
         self._composed = True
 
@@ -162,27 +172,23 @@ class Picker:
         for warning in config.warnings:
             log.warning(warning)
 
-    async def _watch_config(self, file: Path) -> None:
-        """Offers every new content of the file; a bad one changes nothing but readiness detail, metric and log."""
-        while True:
-            await asyncio.sleep(CONFIG_POLL_S)
-            try:
-                text = await asyncio.to_thread(_read_text, file)
-            except ConfigurationError as error:
-                # Between an unlink and a rename there is no file for a moment; the running configuration is untouched.
-                log.debug("configuration file: %s", error)
-                continue
-            self.offer_config(text)
-
     def offer_config(self, text: str) -> bool:
         """Takes a new configuration if it is good; True if it is now in force."""
         offered = self._keeper.offer(text)
         if offered.changed and offered.accepted:
             log.info("configuration reloaded", extra={"profile": self.config.profile.describe()})
+            if self._waiting:
+                log.warning("takes effect at the next start: %s", ", ".join(self._waiting))
         elif offered.changed:
             for problem in offered.problems:
                 log.error("configuration stays as it is: %s", problem)
         return offered.accepted
+
+    @property
+    def _waiting(self) -> list[str]:
+        """Settings that differ from those of the start and are read only then."""
+        then, now = _at_start(self._settings_at_start), _at_start(self.config.settings)
+        return [name for name, value in now.items() if then[name] != value]
 
     # ---- endpoints
 
@@ -221,14 +227,20 @@ class Picker:
             detail["discovery"] = "no endpoints file has been read yet"
         elif self._discovery is not None and self._discovery.status.problems:
             detail["discovery"] = "the last good endpoints stay in force: " + "; ".join(self._discovery.status.problems)
-        if self._keeper.detail:
+        if self._config_file is not None and self._config_file.problem:
+            detail["configuration"] = self._config_file.problem
+        elif self._keeper.detail:
             detail["configuration"] = self._keeper.detail
+        elif self._waiting:
+            detail["configuration"] = f"takes effect at the next start: {', '.join(self._waiting)}"
+        if self._dead:
+            detail["faults"] = f"ended by a fault, see the log: {', '.join(self._dead)}"
         if self._eds_problem:
             detail["endpoint-file"] = self._eds_problem
         if not self.pool.table.wanted():
             detail["endpoints"] = "the pool has no endpoints: requests are answered 503"
         ready = discovered and not self.draining
-        return Readiness(ready=ready, detail=detail, pools={self.pool.name: ready})
+        return Readiness(ready=ready, alive=not self._dead, detail=detail, pools={self.pool.name: ready})
 
     def describe(self) -> dict[str, Any]:
         """The configuration in force."""
@@ -237,6 +249,7 @@ class Picker:
             "profile": self.config.profile.describe(),
             "warnings": list(self.config.warnings),
             "problems_of_newer_file": list(self._keeper.problems),
+            "waiting_for_next_start": self._waiting,
             "settings": msgspec.to_builtins(self.config.settings),
         }
 
@@ -257,55 +270,71 @@ class Picker:
     # ---- life
 
     async def start(self) -> None:
-        """Discovers, listens, serves. Raises ConfigurationError or OSError where that is not possible."""
+        """Discovers, listens, serves. Raises ConfigurationError or StartError where that is not possible."""
         if self._discovery is not None:
             self._discovery.load()
         else:
             self.apply_endpoints(list(self.options.endpoints))
-        await self.admin.start()
-        await self.transport.start()
-        self._spawn(self.telemetry.run())
+        try:
+            await self.admin.start()
+            await self.transport.start()
+        except StartError:
+            await self.admin.stop()
+            raise
+        self._spawn("telemetry", self.telemetry.run())
         if self._discovery is not None:
-            self._spawn(self._discovery.run())
-        if self.options.config_file is not None:
-            self._spawn(self._watch_config(self.options.config_file))
+            self._spawn("discovery", self._discovery.run())
+        if self._config_file is not None:
+            self._spawn("configuration file", self._config_file.run())
         await self.transport.set_serving(serving=True)
 
-    def _spawn(self, coroutine: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
-        task.add_done_callback(_report_death)
-        self._tasks.append(task)
+    def _spawn(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        async def supervised() -> None:
+            try:
+                await coroutine
+            except Exception:
+                # Requests are still placed, by what is known; only a restart brings the task back.
+                log.critical("%s was ended by a fault", name, exc_info=True)
+                self._dead.append(name)
 
-    async def stop(self, drain_s: float | None = None) -> None:
-        """Readiness off, no new streams, open ones finish within the drain time; then everything closes."""
+        self._tasks.append(asyncio.get_running_loop().create_task(supervised()))
+
+    async def stop(self) -> None:
+        """Readiness off, then no new streams, open ones finish within the drain time; then everything closes."""
         self.draining = True
         await self.transport.set_serving(serving=False)
-        await self.transport.drain(self.options.drain_s if drain_s is None else drain_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), self.options.notice_s)
+        await self.transport.drain(self.options.drain_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(Exception):
-            await self.telemetry.close()
         await self.admin.stop()
+
+    def hurry(self) -> None:
+        """Makes `stop` wait no longer."""
+        self._hurry.set()
+        self.transport.hurry()
 
 
 def _config_text(options: Options) -> tuple[str, str]:
     """(text, its name in messages)."""
     if options.config_file is None:
         return policy_config(options.policy), f"policy {options.policy}"
-    return _read_text(options.config_file), str(options.config_file)
+    return read_text(options.config_file), str(options.config_file)
 
 
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error}") from error
-
-
-def _report_death(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("a background task died", exc_info=task.exception())
+def _at_start(settings: PoolPilotSettings) -> dict[str, object]:
+    """What is read when the picker starts, and not again."""
+    telemetry = settings.telemetry
+    return {
+        "telemetry.busyIntervalMs": telemetry.busy_interval_ms,
+        "telemetry.idleIntervalMs": telemetry.idle_interval_ms,
+        "telemetry.timeoutMs": telemetry.timeout_ms,
+        "limits.maxBodyBytes": settings.limits.max_body_bytes,
+        "receipts.keep": settings.receipts.keep,
+        "stepModels": settings.step_models,
+    }
 
 
 def _pool_settings(config: LoadedConfig) -> PoolSettings:
@@ -319,6 +348,9 @@ def _pool_settings(config: LoadedConfig) -> PoolSettings:
 
 
 def _exchange_settings(config: LoadedConfig) -> ExchangeSettings:
+    settings = config.settings
     return ExchangeSettings(
-        receipt_header=config.settings.receipts.header, strip_headers=config.settings.strip_request_headers
+        receipt_header=settings.receipts.header,
+        strip_headers=settings.strip_request_headers,
+        max_body_bytes=settings.limits.max_body_bytes,
     )

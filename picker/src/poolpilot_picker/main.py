@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import gc
 import logging
+import math
 import os
 import signal
+import ssl
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import grpc.aio
 import msgspec
@@ -18,7 +20,7 @@ import uvloop
 
 from poolpilot_picker.app import Options, Picker
 from poolpilot_picker.config.policies import DEFAULT_POLICY, POLICIES
-from poolpilot_picker.errors import ConfigurationError
+from poolpilot_picker.errors import ConfigurationError, StartError
 from poolpilot_picker.extproc.grpc_transport import TlsFiles
 from poolpilot_picker.instruments.logs import configure
 from poolpilot_picker.sources.credentials import BearerToken
@@ -26,6 +28,8 @@ from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
 from poolpilot_picker.sources.engines import BUILTIN
 
 log = logging.getLogger(__name__)
+
+MOST_SECONDS: Final = 86_400
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,11 +84,18 @@ def parser() -> argparse.ArgumentParser:
         help="metrics, health and debug pages over HTTP (default [::]:9090)",
     )
     life.add_argument(
+        "--shutdown-notice",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="after SIGTERM, how long to say not ready but take new streams, so that data planes notice (default 0)",
+    )
+    life.add_argument(
         "--drain-timeout",
-        type=float,
+        type=_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="how long open exchanges may go on after SIGTERM (default 30)",
+        help="how long open exchanges may go on after that; a second signal ends them at once (default 30)",
     )
     life.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     life.add_argument("--print-ready", action="store_true", help="print one JSON line with the chosen ports when ready")
@@ -102,10 +113,15 @@ def options_of(arguments: argparse.Namespace) -> Options:
         problems.append("--tls-cert and --tls-key go together")
     if arguments.client_ca is not None and arguments.tls_cert is None:
         problems.append("--client-ca needs --tls-cert and --tls-key")
-    if not arguments.drain_timeout >= 0:
-        problems.append(f"--drain-timeout is {arguments.drain_timeout}; allowed is 0 or more seconds")
+    if not arguments.pool_name.strip():
+        problems.append(f"--pool-name is {arguments.pool_name!r}; allowed is any name that is not empty")
     if arguments.eds_dir is not None and not arguments.eds_dir.is_dir():
         problems.append(f"--eds-dir {arguments.eds_dir}: no such directory")
+    problems += [
+        f"--{flag} {file}: no such file"
+        for flag, file in (("endpoints-file", arguments.endpoints_file), ("config-file", arguments.config_file))
+        if file is not None and not file.exists()
+    ]
     problems += [
         f"--{flag} is {value!r}; allowed is ADDRESS:PORT, IPv6 in brackets, port 0-65535"
         for flag, value in (("listen", arguments.listen), ("admin", arguments.admin))
@@ -115,14 +131,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
     try:
         if arguments.endpoints:
             endpoints = parse_endpoint_flag(arguments.endpoints, engine=arguments.engine)
-        if arguments.engine_api_key_file is not None or arguments.engine_api_key_env is not None:
-            token = BearerToken(file=arguments.engine_api_key_file, env=arguments.engine_api_key_env)
+        token = _token(arguments.engine_api_key_file, arguments.engine_api_key_env)
         if arguments.tls_cert is not None and arguments.tls_key is not None:
-            tls = TlsFiles(
-                certificate=_pem(arguments.tls_cert, "--tls-cert"),
-                key=_pem(arguments.tls_key, "--tls-key"),
-                client_ca=_pem(arguments.client_ca, "--client-ca") if arguments.client_ca is not None else None,
-            )
+            tls = _tls_files(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
     except ConfigurationError as error:
         problems += error.problems
     if problems:
@@ -139,6 +150,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         config_file=arguments.config_file,
         policy=arguments.policy,
         eds_dir=arguments.eds_dir,
+        notice_s=arguments.shutdown_notice,
         drain_s=arguments.drain_timeout,
         engine_token=token,
         tls=tls,
@@ -148,11 +160,63 @@ def options_of(arguments: argparse.Namespace) -> Options:
 
 def _host_port(text: str) -> tuple[str, int] | None:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    if not host.strip("[]") or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         return None
     if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
         return None
     return host.strip("[]"), int(port)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed is a number of seconds from 0 to {MOST_SECONDS}")
+    return seconds
+
+
+def _token(file: Path | None, variable: str | None) -> BearerToken | None:
+    if file is None and variable is None:
+        return None
+    if file is not None and variable is not None:
+        raise ConfigurationError("--engine-api-key-file and --engine-api-key-env exclude each other")
+    try:
+        return BearerToken(file=file, env=variable)
+    except ConfigurationError as error:
+        flag = "--engine-api-key-file" if file is not None else "--engine-api-key-env"
+        raise ConfigurationError(*(f"{flag}: {problem}" for problem in error.problems)) from error
+
+
+def _tls_files(certificate: Path, key: Path, client_ca: Path | None) -> TlsFiles:
+    """The files' contents. Raises ConfigurationError also where gRPC would only fail every handshake, silently."""
+    files = TlsFiles(
+        certificate=_pem(certificate, "--tls-cert"),
+        key=_pem(key, "--tls-key"),
+        client_ca=_pem(client_ca, "--client-ca") if client_ca is not None else None,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a password an encrypted key is an error, not a question on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--tls-cert {certificate} with --tls-key {key}: a PEM certificate and its unencrypted PEM key are needed "
+            f"({_reason(error)})"
+        ) from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"--client-ca {client_ca}: a PEM file of certificates is needed ({_reason(error)})"
+            ) from error
+    return files
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error)
 
 
 def _pem(file: Path, flag: str) -> bytes:
@@ -168,10 +232,13 @@ async def serve(options: Options, *, print_ready: bool) -> None:
     grpc.aio.init_grpc_aio()
     picker = Picker(options)
     loop = asyncio.get_running_loop()
-    stopping, hurry = asyncio.Event(), asyncio.Event()
+    stopping = asyncio.Event()
 
     def on_signal() -> None:
-        (hurry if stopping.is_set() else stopping).set()
+        if stopping.is_set():
+            log.warning("another signal: open exchanges are given up", extra={"open_streams": picker.transport.streams})
+            picker.hurry()
+        stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
@@ -187,18 +254,11 @@ async def serve(options: Options, *, print_ready: bool) -> None:
         sys.stdout.flush()
     await stopping.wait()
     log.info("draining", extra={"open_streams": picker.transport.streams, "seconds": options.drain_s})
-    drain = asyncio.ensure_future(picker.stop())
-    hurried = asyncio.ensure_future(hurry.wait())
-    await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
-    if not drain.done():
-        log.warning("second signal: open exchanges are given up")
-        drain.cancel()
-    hurried.cancel()
-    await asyncio.gather(drain, hurried, return_exceptions=True)
+    await picker.stop()
     log.info("stopped")
 
 
-def _fail(problems: tuple[str, ...] | list[str], code: int) -> int:
+def _fail(problems: tuple[str, ...], code: int) -> int:
     for problem in problems:
         sys.stderr.write(f"poolpilot-picker: {problem}\n")
     return code
@@ -218,11 +278,8 @@ def main(argv: list[str]) -> int:
         uvloop.run(serve(options, print_ready=arguments.print_ready))
     except ConfigurationError as error:
         return _fail(error.problems, error.exit_code)
-    except OSError as error:
-        return _fail([f"could not start: {error.strerror or error}"], 1)
-    except RuntimeError as error:
-        # grpc reports a taken port this way.
-        return _fail([f"could not start: {error}"], 1)
+    except StartError as error:
+        return _fail((str(error),), error.exit_code)
     return 0
 
 

@@ -138,8 +138,9 @@ class ProcessFacts(NamedTuple):
 class ProcessCollector(Collector):
     """Streams, configuration, telemetry and plugins: what the rooms counted, read when the page is."""
 
-    def __init__(self, facts: Callable[[], ProcessFacts]) -> None:
+    def __init__(self, facts: Callable[[], ProcessFacts], version: str) -> None:
         self._facts = facts
+        self._version = version
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, as above."""
@@ -148,6 +149,9 @@ class ProcessCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Families of the process."""
         facts = self._facts()
+        info = GaugeMetricFamily("llm_d_epp_info", "Which build this is", labels=["commit", "build_ref"])
+        info.add_metric(["", self._version], 1.0)
+        yield info
         yield GaugeMetricFamily("llm_d_epp_extproc_streams_inflight", "Open ext_proc streams", value=facts.streams_open)
         yield _counters(
             "llm_d_epp_extproc_streams", "ext_proc streams that have ended, by gRPC code", "code", facts.streams_ended

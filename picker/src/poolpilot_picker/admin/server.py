@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +12,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from poolpilot_picker.admin.views import Readiness, endpoint_rows
+from poolpilot_picker.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.flow.pool import Pool
 
 MOST_RECEIPTS: Final = 1_000
+RECEIPT_FILTERS: Final = ("limit", "request_id", "endpoint", "model", "pool")
 _JSON: Final = "application/json"
 
 
@@ -28,6 +32,29 @@ def _json(value: object, status: int = 200) -> web.Response:
 
 def _bad(parameter: str, value: str, allowed: str) -> web.Response:
     return _json({"error": f"query parameter {parameter} is {value!r}; allowed is {allowed}"}, 400)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; `::` (or nothing) means every address, those of IPv4 too."""
+    if host in ("", "::"):
+        host = "::" if _has_ipv6() else "0.0.0.0"  # noqa: S104 - what the flag asks for
+    try:
+        if host == "::":
+            return socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise StartError(f"cannot listen on {shown} for the admin pages: {error.strerror or error}") from error
+
+
+def _has_ipv6() -> bool:
+    """False on machines where it is switched off."""
+    if not socket.has_dualstack_ipv6():
+        return False
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        return True
+    return False
 
 
 class AdminServer:
@@ -52,7 +79,7 @@ class AdminServer:
         self.port = 0
 
     async def start(self) -> int:
-        """Listens; returns the port chosen."""
+        """Listens; returns the port chosen. Raises StartError where that is not possible."""
         app = web.Application()
         app.add_routes(
             [
@@ -65,12 +92,11 @@ class AdminServer:
                 web.get("/debug/config", self._config),
             ]
         )
+        listening = _listen(*self._address)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
-        host, port = self._address
-        site = web.TCPSite(self._runner, host, port, reuse_port=False)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        await web.SockSite(self._runner, listening).start()
+        self.port = listening.getsockname()[1]
         return self.port
 
     async def stop(self) -> None:
@@ -88,7 +114,8 @@ class AdminServer:
         return web.Response(body=encoder(self._registry), headers={"content-type": content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        readiness = self._readiness()
+        return web.Response(text="ok\n") if readiness.alive else _json(readiness, 503)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         readiness = self._readiness()
@@ -97,8 +124,11 @@ class AdminServer:
     async def _decisions(self, request: web.Request) -> web.Response:
         """Newest receipts: ?limit=, ?request_id=, ?endpoint=, ?model=, ?pool=."""
         query = request.query
+        for name, value in query.items():
+            if name not in RECEIPT_FILTERS or len(query.getall(name)) > 1:
+                return _bad(name, value, f"each of {', '.join(RECEIPT_FILTERS)} once")
         limit = query.get("limit", "20")
-        if not limit.isdigit() or not 1 <= int(limit) <= MOST_RECEIPTS:
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= MOST_RECEIPTS):
             return _bad("limit", limit, f"a whole number from 1 to {MOST_RECEIPTS}")
         pools = self._pools()
         wanted = query.get("pool")

@@ -17,6 +17,8 @@ class Readiness(msgspec.Struct):
     """May requests be sent here? `detail` says why not, or what a person should look at although they may."""
 
     ready: bool
+    alive: bool = True
+    """False when only a restart can help."""
     detail: dict[str, str] = {}
     pools: dict[str, bool] = {}
 
