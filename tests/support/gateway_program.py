@@ -28,8 +28,9 @@ class ProgramPicker:
         name: str = "picker",
         drain_s: float = 20.0,
         config: str = "",
+        flags: Sequence[str] = (),
     ) -> None:
-        """`config`: what follows the default policy in its configuration file."""
+        """`config`: what follows the default policy in its configuration file. `flags`: more of them."""
         [self.port] = free_ports(1)
         self.admin = 0
         eds = folder / "eds"
@@ -43,6 +44,7 @@ class ProgramPicker:
             "--drain-timeout", str(drain_s),
             "--log-level", "warning",
             "--print-ready",
+            *flags,
         ]  # fmt: skip
         if config:
             path = folder / f"{name}.yaml"
