@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
@@ -25,7 +26,11 @@ class JsonFormatter(logging.Formatter):
         fields.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(fields, enc_hook=str).decode()
+        try:
+            return msgspec.json.encode(fields, enc_hook=str).decode()
+        except UnicodeEncodeError:
+            # A file's name may hold bytes that are no text.
+            return json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def configure(level: str) -> None:
