@@ -58,5 +58,7 @@ class PoolFeed:
     def on_unreachable(self, spec: EndpointSpec, reason: ErrorKind, since_ms: float) -> None:
         """Telemetry could not be read: said once, not with every poll."""
         if spec.key not in self._silent:
+            # Pods come and go for months: those that went are forgotten here.
+            self._silent &= {endpoint.spec.key for endpoint in self._pool.table}
             self._silent.add(spec.key)
             log.warning("no telemetry", extra={"endpoint": spec.address, "reason": reason.value})
