@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway_client import JSON, Http1
 from gateway_site import Lane, chat
 
 MODES = ["partial", "buffered", "duplex"]
@@ -130,6 +131,49 @@ async def test_a_time_out_of_the_route_counts_against_the_pod(lane: Lane) -> Non
 async def test_a_time_out_in_mid_response(lane: Lane) -> None:
     done = await lane.request("impatient", chat(100, stream=True), script="*=sse.3000.5")
     assert done.response.status == 200 and not done.response.complete
+    assert lane.picker.outcomes() == {"served": 1}
+
+
+async def test_a_time_out_of_one_try_counts_against_the_pod(lane: Lane) -> None:
+    pod = lane.pods[1]
+    done = await lane.request("per-try", chat(100), to=[pod.address], script="*=hang")
+    assert done.response.status == 504
+    assert lane.picker.outcomes() == {"timed_out": 1}
+    lane.failing = {pod.address}
+
+
+async def test_the_winner_of_a_hedge_is_charged(lane: Lane) -> None:
+    """Envoy asks a second pod while the first is slow; the booking goes to the one whose answer was taken."""
+    slow, quick = lane.pods[0], lane.pods[1]
+    tid, sent = lane.headers(to=[slow.address, quick.address], script=f"{slow.port}=hang;*=sse.100.5")
+    async with await Http1.connect(lane.port("hedging")) as connection:
+        connection.send_head("POST", "/v1/chat/completions", {**JSON, **sent, "content-length": str(len(chat(100)))})
+        connection.writer.write(chat(100))
+        response = await connection.read_head()
+        assert response.pod == quick.address
+        assert lane.picker.in_flight() == {quick.address: 1}
+        body = b"".join([chunk async for chunk in connection.body_chunks(response)])
+    assert response.complete and body.endswith(b"data: [DONE]\n\n")
+    await lane.picker.until_idle()
+    assert {hit.address for hit in lane.pods.hits(tid)} == {slow.address, quick.address}
+    lane.failing = {slow.address}
+
+
+async def test_a_hedge_that_the_first_pod_wins(lane: Lane) -> None:
+    first, second = lane.pods[0], lane.pods[1]
+    script = f"{first.port}=slow.0.5;{second.port}=hang"
+    done = await lane.request("hedging", chat(100), to=[first.address, second.address], script=script)
+    assert done.response.pod == first.address
+    assert lane.picker.outcomes() == {"served": 1} and lane.picker.moved() == 0
+
+
+async def test_a_mirrored_request_is_booked_once(lane: Lane) -> None:
+    """The copy makes no stream at the picker; it carries the picked header to the same pod."""
+    pod = lane.pods[2]
+    done = await lane.request("mirroring", chat(100), to=[pod.address])
+    assert done.response.status == 200 and len(done.messages) == 1
+    await lane.picker.until(lambda: len(lane.pods.hits(done.tid)) == 2, "the copy has arrived")
+    assert {hit.address for hit in lane.pods.hits(done.tid)} == {pod.address}
     assert lane.picker.outcomes() == {"served": 1}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from gateway_client import JSON, Http1, Response
+from gateway_client import JSON, Headers, Http1, Response
 from gateway_envoy import Gateway, Variant, fail_hard, start_gateway
 from gateway_pods import Pods, sse_events
 from gateway_program import ProgramPicker
@@ -39,11 +39,13 @@ class Stage:
         self.gateway = gateway
         self.alone, self.left, self.right, self.single = self.pickers = pickers
 
-    async def post(self, variant: str, script: str = "*=ok", body: bytes | None = None) -> Response:
+    async def post(
+        self, variant: str, script: str = "*=ok", *, body: bytes | None = None, headers: Headers | None = None
+    ) -> Response:
         """One exchange."""
         async with await Http1.connect(self.gateway.ports[variant]) as connection:
-            headers = {**JSON, "x-pod": script}
-            return await connection.request(headers=headers, body=body or chat(2_000, stream=True))
+            sent = {**(headers or {}), "x-pod": script}
+            return await connection.request(headers=sent, body=body or chat(2_000, stream=True))
 
     async def streaming(self, variant: str) -> tuple[Http1, Response]:
         """A streamed answer that has begun: EVENTS events in about EVENTS × 10 ms."""
@@ -173,6 +175,18 @@ async def test_a_large_body_fails_open_too(stage: Stage) -> None:
         assert response.status == 200 and response.json()["length"] == 5_000_000
 
 
+async def test_a_client_cannot_name_its_endpoint_while_nobody_listens(stage: Stage, pods: Pods) -> None:
+    """The gateway strips what the client brings: only then is failing open safe."""
+    await stage.alone.kill()
+    forged = {"x-gateway-destination-endpoint": pods[3].address, "x-prefiller-host-port": "10.0.0.1:1"}
+    sent = {**forged, "x-tid": "forged"}
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(stage.post("partial-open", "*=slow.0.1", headers=sent)) for _ in range(12)]
+    assert len({task.result().pod for task in tasks}) > 1
+    for hit in pods.hits("forged"):
+        assert not forged.keys() & hit.headers.keys()
+
+
 async def test_it_comes_back(stage: Stage) -> None:
     await stage.alone.kill()
     assert (await stage.post("partial-close")).status == 503
@@ -294,6 +308,8 @@ async def test_killed_and_restarted_under_load(stage: Stage, mode: str) -> None:
     assert set(got) == {"200"}, got
     got = await under_load(stage, f"{mode}-close", crash)
     assert set(got) == {"200", "503"}, got
+    got = await under_load(stage, f"{mode}-hard", crash)
+    assert {"200", "500"} <= set(got) <= {"200", "500", "truncated"}, got
 
 
 async def test_killed_and_restarted_under_load_in_full_duplex(stage: Stage) -> None:

@@ -43,6 +43,20 @@ async def test_websocket(lane: Lane, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_connect(lane: Lane, mode: str) -> None:
+    pod = lane.pods[1]
+    _, sent = lane.headers(to=[pod.address])
+    async with await Http1.connect(lane.port(f"{mode}-connect")) as connection:
+        connection.send_head("CONNECT", "somewhere:443", sent)
+        assert (await connection.read_head()).status == 200
+        connection.writer.write(b"hello")
+        assert await connection.reader.readexactly(10) == b"echo:hello"
+        assert lane.picker.in_flight() == {pod.address: 1}
+    await lane.picker.until_idle()
+    assert lane.picker.outcomes() == {"served": 1}
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_pod_that_refuses_the_upgrade(lane: Lane, mode: str) -> None:
     """No route for it there: a plain answer instead of 101."""
     _, sent = lane.headers(to=[lane.pods[1].address], script="*=status.404")

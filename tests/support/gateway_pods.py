@@ -14,7 +14,7 @@
 | `trailers` | a chunked answer with trailers |
 | `redirect` | 302 to `/redirected` |
 | `echo` | sends the request body back |
-| upgrade | 101, then every byte comes back with `echo:` before it |
+| `ok`, for an upgrade or CONNECT | 101 or 200, then every byte comes back with `echo:` before it |
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Pod:
         headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         hit = Hit(self.address, method, path, headers)
         self.hits[headers.get("x-tid", "?")].append(hit)
-        if "upgrade" in headers and self._script(headers) == ["ok"]:
-            await _websocket(reader, writer)
+        if ("upgrade" in headers or method == "CONNECT") and self._script(headers) == ["ok"]:
+            await _tunnel(reader, writer, connect=method == "CONNECT")
             return False
         body = await _read_body(reader, headers)
         hit.length, hit.sha256 = len(body), hashlib.sha256(body).hexdigest()
@@ -218,8 +218,9 @@ async def _read_body(reader: asyncio.StreamReader, headers: Headers) -> bytes:
     return await reader.readexactly(int(headers.get("content-length", 0)))
 
 
-async def _websocket(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n")
+async def _tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, connect: bool) -> None:
+    switching = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n" if connect else switching)
     while data := await reader.read(4096):
         writer.write(b"echo:" + data)
         await writer.drain()

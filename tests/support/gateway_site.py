@@ -97,6 +97,10 @@ def variants(folder: Path, main: int, second: int, pods: Sequence[str]) -> list[
         Variant("open", settings(fail=FailureMode.OPEN)),
         Variant("impatient", settings(route_timeout_s=0.3)),
         Variant("redirecting", settings(), follow_redirects),
+        Variant("mirroring", settings(), mirror),
+        Variant("per-try", settings(), per_try_timeout),
+        Variant("hedging", settings(), hedge),
+        *(Variant(f"{name}-connect", settings(body_mode=mode), allow_connect) for name, mode in modes.items()),
         Variant("limited-behind", settings(), behind_picker(local_rate_limit(), forbid_path("/forbidden"))),
         Variant("limited-before", settings(), before_picker(local_rate_limit(), forbid_path("/forbidden"))),
         Variant("routes", settings(), more_routes),
@@ -114,6 +118,30 @@ def follow_redirects(manager: Message) -> None:
         "max_internal_redirects": 1,
         "redirect_response_codes": [302],
     }
+
+
+def mirror(manager: Message) -> None:
+    """Every request is also sent to the pool of the variant `open`, whose answer nobody reads."""
+    route_of(manager)["route"]["request_mirror_policies"] = [{"cluster": "open"}]
+
+
+def per_try_timeout(manager: Message) -> None:
+    """A try may take 0.25 s and is not repeated."""
+    route_of(manager)["route"]["retry_policy"] = {"retry_on": "connect-failure", "per_try_timeout": "0.25s"}
+
+
+def hedge(manager: Message) -> None:
+    """A try that takes longer than 0.25 s gets company; the first answer wins."""
+    route_of(manager)["route"]["retry_policy"].update(per_try_timeout="0.25s")
+    route_of(manager)["route"]["hedge_policy"] = {"hedge_on_per_try_timeout": True}
+
+
+def allow_connect(manager: Message) -> None:
+    """CONNECT requests go to the pods as they are."""
+    manager["upgrade_configs"].append({"upgrade_type": "CONNECT"})
+    route = route_of(manager)
+    route["match"] = {"connect_matcher": {}}
+    route["route"]["upgrade_configs"] = [{"upgrade_type": "CONNECT"}]
 
 
 def more_routes(manager: Message) -> None:
