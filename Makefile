@@ -7,7 +7,7 @@ OUT    ?= out
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format bench lock clean
+.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
