@@ -1,0 +1,235 @@
+"""gRPC calls on streams: messages in, replies out, one status at the end. The service says which call a stream is."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_picker.extproc.listener import SERVICE
+from poolpilot_picker.extproc.wire.errors import CallFault, Status
+from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
+from poolpilot_picker.extproc.wire.fast_requests import RequestReader
+from poolpilot_picker.extproc.wire.grpc_messages import (
+    HEADERS,
+    OK_ONLY,
+    OK_TRAILERS,
+    MessageReader,
+    check_encoding,
+    is_grpc,
+    trailers,
+)
+from poolpilot_picker.extproc.wire.hpack import encode
+from poolpilot_picker.extproc.wire.stream import NO_CALL
+from poolpilot_picker.instruments.seldom import Seldom
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_picker.extproc.exchange import Exchange
+    from poolpilot_picker.extproc.wire.connection import Connection
+    from poolpilot_picker.extproc.wire.fields import Section
+    from poolpilot_picker.extproc.wire.limits import Held, Limits
+    from poolpilot_picker.extproc.wire.stream import Call, Stream
+
+log = logging.getLogger(__name__)
+
+PROCESS: Final = f"/{SERVICE}/Process".encode()
+FAILED: Final = "the picker failed; its log has the details"
+SHUTTING_DOWN: Final = "the picker is shutting down"
+NOT_GRPC: Final = b"This port speaks gRPC: Envoy's external processing (%s) and grpc.health.v1.Health.\n" % (
+    SERVICE.encode()
+)
+
+CODES: Final = {
+    Status.OK: "OK",
+    Status.UNKNOWN: "Unknown",
+    Status.NOT_FOUND: "NotFound",
+    Status.RESOURCE_EXHAUSTED: "ResourceExhausted",
+    Status.UNIMPLEMENTED: "Unimplemented",
+    Status.INTERNAL: "Internal",
+    Status.UNAVAILABLE: "Unavailable",
+}
+"""Spelled as Go's pickers do."""
+
+
+class GrpcCall:
+    """What all calls have in common. Subclasses say what a message does, and what the end of the request."""
+
+    __slots__ = ("_reader", "connection", "log_failure", "stream")
+
+    def __init__(
+        self, connection: Connection, stream: Stream, reader: MessageReader, log_failure: Callable[[], None]
+    ) -> None:
+        self.connection = connection
+        self.stream = stream
+        self._reader = reader
+        self.log_failure = log_failure
+
+    def message(self, data: bytes) -> None:
+        """A whole message of the peer."""
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """The peer has said everything."""
+        raise NotImplementedError
+
+    def data(self, payload: bytes) -> None:
+        """Bytes of messages."""
+        stream = self.stream
+        try:
+            for message in self._reader.feed(payload):
+                self.message(message)
+                if stream.ending is not None:
+                    return
+        except CallFault as fault:
+            self.end(fault.status, fault.message)
+        except Exception:
+            self.log_failure()
+            self.end(Status.INTERNAL, FAILED)
+
+    def over(self) -> None:
+        """The peer sends no more."""
+        if self._reader.partial:
+            self.end(Status.INTERNAL, "the last message is cut off")
+        else:
+            self.complete()
+
+    def send(self, head: bytes, body: bytes = b"") -> None:
+        """A message, given in two parts."""
+        stream = self.stream
+        if stream.ending is not None:
+            return
+        if not stream.answered:
+            self.connection.send_head(stream, HEADERS)
+        self.connection.send(stream, head, body)
+
+    def end(self, status: Status = Status.OK, message: str = "") -> None:
+        """The status, and no more."""
+        stream = self.stream
+        if status is Status.OK:
+            block = OK_TRAILERS if stream.answered else OK_ONLY
+        else:
+            block = trailers(status, message, only=not stream.answered)
+        self.connection.finish(stream, block)
+
+    def closed(self) -> None:
+        """The call is at its end."""
+        self._reader.forget()
+
+
+class ProcessCall(GrpcCall):
+    """ExternalProcessor/Process: the stream of one exchange."""
+
+    __slots__ = ("_code", "_service", "exchange", "watching")
+
+    def __init__(self, service: Service, connection: Connection, stream: Stream, reader: MessageReader) -> None:
+        super().__init__(connection, stream, reader, service.log_failure)
+        self._service = service
+        self._code = "Canceled"
+        self.exchange: Exchange = service.new_exchange()
+        self.watching = False
+        """Observability mode: nobody reads our answers."""
+        service.calls[self] = None
+
+    def message(self, data: bytes) -> None:
+        service = self._service
+        replies = service.reader.dispatch(self.exchange, data, service.now())
+        if replies is None:
+            self.watching = True
+            return
+        encode_reply = service.writer.encode
+        for reply in replies:
+            self.send(*encode_reply(reply))
+
+    def complete(self) -> None:
+        self.end()
+
+    def end(self, status: Status = Status.OK, message: str = "") -> None:
+        if self.stream.ending is None:
+            self._code = CODES[status]
+        super().end(status, message)
+
+    def give_up(self) -> None:
+        """The picker must end the stream now, in the way that does the least harm: see `Exchange.give_up`."""
+        try:
+            replies = [] if self.watching else self.exchange.give_up(self._service.now())
+            for reply in replies or ():
+                self.send(*self._service.writer.encode(reply))
+        except Exception:
+            self.log_failure()
+            self.end(Status.INTERNAL, FAILED)
+            return
+        if replies is None:
+            self.end(Status.UNAVAILABLE, SHUTTING_DOWN)
+        else:
+            self.end()
+
+    def closed(self) -> None:
+        super().closed()
+        service = self._service
+        if service.calls.pop(self, self) is self:
+            return
+        service.ended[self._code] = service.ended.get(self._code, 0) + 1
+        try:
+            self.exchange.closed(now=service.now())
+        except Exception:
+            self.log_failure()
+
+
+class Service:
+    """Of one listener: gives new streams their calls, and knows the calls that are open."""
+
+    def __init__(
+        self,
+        new_exchange: Callable[[], Exchange],
+        now: Callable[[], float],
+        limits: Limits,
+        held: Held,
+    ) -> None:
+        self.new_exchange = new_exchange
+        self.now = now
+        self.reader = RequestReader()
+        self.writer = ReplyWriter()
+        self.calls: dict[ProcessCall, None] = {}
+        self.ended: dict[str, int] = {}
+        """Streams that have ended, by gRPC code."""
+        self._limits = limits
+        self._held = held
+        self._seldom = Seldom()
+        self._methods: dict[bytes, Callable[[Connection, Stream, MessageReader], Call]] = {
+            PROCESS: lambda connection, stream, reader: ProcessCall(self, connection, stream, reader)
+        }
+
+    def add(self, path: bytes, make: Callable[[Connection, Stream, MessageReader], Call]) -> None:
+        """Another method."""
+        self._methods[path] = make
+
+    def log_failure(self) -> None:
+        """Logs the exception at hand: a fault of ours, once a minute."""
+        if count := self._seldom.due("stream", self.now()):
+            log.exception("a stream failed", extra={"times": count})
+
+    def accept(self, connection: Connection, stream: Stream, section: Section) -> Call:
+        """The call of a new stream; NO_CALL where it is answered already."""
+        if section.method != b"POST" or not is_grpc(section.content_type):
+            code = b"415" if section.method == b"POST" else b"405"
+            length = (b"content-length", b"%d" % len(NOT_GRPC))
+            fields = [(b":status", code), (b"content-type", b"text/plain"), length]
+            if code == b"405":
+                fields.append((b"allow", b"POST"))
+            body = b"" if section.method == b"HEAD" else NOT_GRPC
+            connection.respond(stream, encode(fields), body)
+            return NO_CALL
+        try:
+            make = self._methods.get(section.path)
+            if make is None:
+                raise CallFault(Status.UNIMPLEMENTED, f"unknown method {section.path.decode('latin-1')}")
+            check_encoding(section.encoding)
+            return make(connection, stream, MessageReader(self._limits.max_message_bytes, self._held, section.encoding))
+        except CallFault as fault:
+            status, message = fault.status, fault.message
+        except Exception:
+            self.log_failure()
+            status, message = Status.INTERNAL, FAILED
+        connection.finish(stream, trailers(status, message, only=True))
+        return NO_CALL

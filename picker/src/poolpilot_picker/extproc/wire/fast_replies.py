@@ -1,0 +1,158 @@
+"""Replies → the bytes of ProcessingResponse messages, as `codec.encode` would serialise them, without protobuf objects.
+
+A message comes in two parts, so that a body need not be copied to stand behind its tags.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from poolpilot_picker.extproc.replies import (
+    BodyReply,
+    HeadersReply,
+    ImmediateReply,
+    Mutation,
+    Reply,
+    StreamedReply,
+)
+from poolpilot_picker.requests.headers import DESTINATION, LB_NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from poolpilot_picker.extproc.replies import Field, ModeOverride
+
+CACHED: Final = 4_096
+CACHED_BYTES: Final = 512
+
+Key = TypeVar("Key")
+
+_SMALL: Final = tuple(bytes((value,)) for value in range(0x80))
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)
+
+
+def _part(tag: int, content: bytes) -> bytes:
+    """Field with a length and so many bytes; `tag` is field number × 8 + 2."""
+    return b"".join((_SMALL[tag], _varint(len(content)), content))
+
+
+def _number(tag: int, value: int) -> bytes:
+    """A varint field; absent where it is 0. Negative ones take ten bytes."""
+    return _SMALL[tag] + _varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
+
+
+def _text(tag: int, value: bytes) -> bytes:
+    """A text or bytes field; absent where it is empty."""
+    return _part(tag, value) if value else b""
+
+
+def _flag(tag: int, value: bool) -> bytes:
+    return bytes((tag, 1)) if value else b""
+
+
+class ReplyWriter:
+    """Encodes replies. What comes again (options of header mutations, destinations, heads of chunks) is remembered."""
+
+    __slots__ = ("_destinations", "_heads", "_options")
+
+    def __init__(self) -> None:
+        self._options: dict[Field, bytes] = {}
+        self._destinations: dict[str, bytes] = {"": b""}
+        self._heads: dict[tuple[bool, bool, int], bytes] = {}
+
+    def encode(self, reply: Reply) -> tuple[bytes, bytes]:
+        """(first part, second part) of one message."""
+        if isinstance(reply, StreamedReply):
+            return self._chunk_head(reply), reply.chunk
+        if isinstance(reply, HeadersReply):
+            override = _override(reply.mode_override) if reply.mode_override is not None else b""
+            return self._changed(0x0A if reply.request else 0x12, reply.mutation, b"") + override, b""
+        if isinstance(reply, BodyReply):
+            body = _part(0x1A, _part(0x0A, reply.body)) if reply.body is not None else b""
+            return self._changed(0x1A if reply.request else 0x22, reply.mutation, body), b""
+        if isinstance(reply, ImmediateReply):
+            return _part(0x3A, self._immediate(reply)), b""
+        return (b"\x2a\0" if reply.request else b"\x32\0") + self._destination(reply.destination), b""
+
+    def _changed(self, tag: int, mutation: Mutation, body: bytes) -> bytes:
+        """A HeadersResponse or BodyResponse, and the dynamic metadata beside it."""
+        fields = self._header_mutation(mutation.set_headers, mutation.remove_headers)
+        common = (_part(0x12, fields) if fields else b"") + body + _flag(0x28, mutation.clear_route_cache)
+        return _part(tag, _part(0x0A, common) if common else b"") + self._destination(mutation.destination)
+
+    def _header_mutation(self, fields: Sequence[Field], removed: Sequence[str] = ()) -> bytes:
+        options = [self._option(field) for field in fields]
+        options += [_part(0x12, name.encode()) for name in removed]
+        return b"".join(options)
+
+    def _option(self, field: Field) -> bytes:
+        """A HeaderValueOption that overwrites or adds, within a HeaderMutation."""
+        known = self._options.get(field)
+        if known is None:
+            name, value = field
+            header = _text(0x0A, name.encode()) + _text(0x1A, value.encode("utf-8", "surrogateescape"))
+            known = _part(0x0A, _part(0x0A, header) + b"\x18\x02")
+            _remember(self._options, field, known)
+        return known
+
+    def _destination(self, destination: str) -> bytes:
+        """Dynamic metadata that names it; nothing where there is none."""
+        known = self._destinations.get(destination)
+        if known is None:
+            inner = _struct(DESTINATION, _part(0x1A, destination.encode()))
+            known = _part(0x42, _struct(LB_NAMESPACE, _part(0x2A, inner)))
+            _remember(self._destinations, destination, known)
+        return known
+
+    def _chunk_head(self, reply: StreamedReply) -> bytes:
+        """All of a full duplex chunk's message but the chunk, which is its last field."""
+        size = len(reply.chunk)
+        key = (reply.request, reply.end_of_stream, size)
+        plain = not (reply.compressed or reply.without_message)
+        known = self._heads.get(key) if plain else None
+        if known is None:
+            known = _flag(0x10, reply.end_of_stream) + _flag(0x18, reply.without_message)
+            known += _flag(0x20, reply.compressed)
+            if size:
+                known += b"\x0a" + _varint(size)
+            for tag in (0x1A, 0x1A, 0x0A, 0x1A if reply.request else 0x22):
+                known = bytes((tag,)) + _varint(len(known) + size) + known
+            if plain:
+                _remember(self._heads, key, known)
+        return known
+
+    def _immediate(self, reply: ImmediateReply) -> bytes:
+        parts = [_part(0x0A, _number(0x08, reply.status))]
+        if reply.set_headers:
+            parts.append(_part(0x12, self._header_mutation(reply.set_headers)))
+        parts.append(_text(0x1A, reply.body))
+        if reply.grpc_status is not None:
+            parts.append(_part(0x22, _number(0x08, reply.grpc_status)))
+        parts.append(_text(0x2A, reply.details.encode()))
+        return b"".join(parts)
+
+
+def _override(modes: ModeOverride) -> bytes:
+    return _part(0x4A, _number(0x18, int(modes.request)) + _number(0x20, int(modes.response)))
+
+
+def _struct(key: str, value: bytes) -> bytes:
+    """A google.protobuf.Struct of one field."""
+    return _part(0x0A, _part(0x0A, key.encode()) + _part(0x12, value))
+
+
+def _remember(cache: dict[Key, bytes], key: Key, value: bytes) -> None:
+    if len(value) <= CACHED_BYTES:
+        if len(cache) >= CACHED:
+            cache.clear()
+        cache[key] = value

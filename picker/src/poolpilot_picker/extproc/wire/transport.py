@@ -1,0 +1,287 @@
+"""The wire transport: sockets of asyncio, connections without I/O between them and the exchanges."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from poolpilot_picker.extproc.listener import SERVICE
+from poolpilot_picker.extproc.wire.calls import Service
+from poolpilot_picker.extproc.wire.connection import Connection
+from poolpilot_picker.extproc.wire.health import HealthBoard
+from poolpilot_picker.extproc.wire.limits import Held, Limits
+from poolpilot_picker.extproc.wire.listening import ALPN, listen, tls_context
+from poolpilot_picker.instruments.seldom import Seldom
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from poolpilot_picker.extproc.exchange import Exchange
+    from poolpilot_picker.extproc.listener import ListenerSettings
+
+log = logging.getLogger(__name__)
+
+LAST_WORDS_S: Final = 1.0
+"""For what still has to be written when the time is over."""
+TICK_S: Final = 1.0
+WRITE_HIGH: Final = 4 * 2**20
+"""Bytes that the socket has not taken: from here on nothing more is read."""
+WRITE_LOW: Final = 2**20
+
+
+class Socket(asyncio.Protocol):
+    """One TCP connection: bytes between its socket and its `Connection`."""
+
+    def __init__(self, server: WireTransport) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._stalled_since: float | None = None
+        self._closed_at: float | None = None
+        self._turn_due = False
+        self._reading = True
+        self.connection = server.new_connection()
+
+    # ---- told by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != ALPN:
+            self._server.complain("a TLS client does not offer HTTP/2 (ALPN h2)")
+            transport.abort()
+            return
+        self._server.opened(self)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self.connection.receive(data, self._server.now())
+        self.flush()
+        if self.connection.more:
+            self._take_turns()
+
+    def eof_received(self) -> bool:
+        """A half-closed connection is of no use to a client, nor to us."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.connection.lost()
+        self._server.closed(self)
+
+    def pause_writing(self) -> None:
+        self._stalled_since = self._server.now()
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._stalled_since = None
+        if self.connection.more:
+            self._take_turns()
+        self._read_or_not()
+
+    # ---- a share of the event loop
+
+    def _take_turns(self) -> None:
+        """There is more to do than for one turn: others come first, and nothing is read meanwhile."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._read_or_not()
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._stalled_since is None:
+            self.data_received(b"")
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Back-pressure: a peer that does not read is not read from."""
+        transport, wanted = self._transport, self._stalled_since is None and not self._turn_due
+        if transport is None or transport.is_closing() or wanted is self._reading:
+            return
+        self._reading = wanted
+        if wanted:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    # ---- told by the server
+
+    def flush(self) -> None:
+        """Writes what the connection has to say, and closes where it is over."""
+        connection, transport = self.connection, self._transport
+        data = connection.take()
+        if transport is None:
+            return
+        if connection.dead:
+            self._server.gave_up(connection)
+            transport.abort()
+            return
+        if data:
+            transport.write(data)
+        if not connection.open and self._closed_at is None:
+            self._closed_at = self._server.now()
+            if connection.reason:
+                self._server.complain(connection.reason)
+            transport.close()
+
+    def tick(self, now: float) -> None:
+        """Time passes."""
+        if self._closed_at is not None:
+            if now - self._closed_at > self._server.limits.keepalive_timeout_ms:
+                self.abort()
+            return
+        self.connection.tick(now, stalled_ms=now - self._stalled_since if self._stalled_since is not None else 0.0)
+        self.flush()
+
+    def abort(self) -> None:
+        """Closes without another word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class WireTransport:
+    """A server for one pool. `new_exchange` makes the state machine of a stream, `now` is the clock (ms)."""
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        new_exchange: Callable[[], Exchange],
+        now: Callable[[], float],
+        health_services: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        self.now = now
+        self.port = 0
+        self.limits = msgspec.structs.replace(
+            limits or Limits(), max_message_bytes=settings.max_receive_bytes, max_streams=settings.max_streams
+        )
+        self._settings = settings
+        self._held = Held(self.limits.max_held_bytes)
+        self._service = Service(new_exchange, now, self.limits, self._held)
+        self._health = HealthBoard(("", SERVICE, *health_services))
+        self._health.offer(self._service)
+        self._servers: list[asyncio.Server] = []
+        self._sockets: set[Socket] = set()
+        self._ticking: asyncio.TimerHandle | None = None
+        self._draining = self._hurried = False
+        self._progress = asyncio.Event()
+        self._seldom = Seldom()
+
+    @property
+    def streams(self) -> int:
+        """Open streams."""
+        return len(self._service.calls)
+
+    @property
+    def ended(self) -> dict[str, int]:
+        """Streams that have ended, by gRPC code, spelled as Go's pickers do."""
+        return self._service.ended
+
+    # ---- life
+
+    async def start(self) -> int:
+        """Listens; returns the port chosen. Raises StartError where that is not possible."""
+        tls = tls_context(self._settings.tls) if self._settings.tls is not None else None
+        sockets = listen(self._settings.address)
+        loop = asyncio.get_running_loop()
+        patience = self.limits.handshake_ms / 1000.0 if tls is not None else None
+        for one in sockets:
+            self._servers.append(
+                await loop.create_server(lambda: Socket(self), sock=one, ssl=tls, ssl_handshake_timeout=patience)
+            )
+        self.port = sockets[0].getsockname()[1]
+        self._tick()
+        return self.port
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """What the health service answers, overall and for the pool."""
+        self._health.set(serving=serving)
+        self._flush_all()
+
+    def hurry(self) -> None:
+        """Ends the grace of a drain now, also of one that has not begun."""
+        self._hurried = True
+        self._progress.set()
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuses new streams (GOAWAY), lets open ones finish, and ends those still open after `grace_s`.
+
+        Those are ended one by one, in the way that does the least harm to their exchange: see `Exchange.give_up`.
+        """
+        servers, self._servers = self._servers, []
+        if not servers:
+            return
+        self._draining = True
+        self._health.shut()
+        for server in servers:
+            server.close()
+        for one in list(self._sockets):
+            one.connection.go_away(self.now())
+        self._flush_all()
+        await self._until(self._refusing_and_empty, grace_s)
+        for call in list(self._service.calls):
+            call.give_up()
+        self._health.end_watches()
+        self._flush_all()
+        self._hurried = False
+        await self._until(lambda: not self._sockets, LAST_WORDS_S)
+        for one in list(self._sockets):
+            one.abort()
+        await self._until(lambda: not self._sockets, LAST_WORDS_S)
+        if self._ticking is not None:
+            self._ticking.cancel()
+
+    def _refusing_and_empty(self) -> bool:
+        """Every peer has read the GOAWAY, and no stream of ours is open."""
+        return not self._service.calls and all(one.connection.refusing for one in self._sockets)
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not (condition() or self._hurried):
+                    self._progress.clear()
+                    await self._progress.wait()
+
+    def _tick(self) -> None:
+        now = self.now()
+        for one in list(self._sockets):
+            one.tick(now)
+        self._progress.set()
+        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _flush_all(self) -> None:
+        for one in list(self._sockets):
+            one.flush()
+
+    # ---- told by its sockets
+
+    def new_connection(self) -> Connection:
+        """For a socket that was just accepted."""
+        return Connection(self.limits, self._held, self._service.accept, self.now())
+
+    def opened(self, one: Socket) -> None:
+        """A connection is there."""
+        self._sockets.add(one)
+        if self._draining:
+            one.connection.go_away(self.now())
+
+    def closed(self, one: Socket) -> None:
+        """A connection is gone."""
+        self._sockets.discard(one)
+        self._progress.set()
+
+    def complain(self, reason: str) -> None:
+        """Logs what is wrong with a peer, once a minute."""
+        if count := self._seldom.due(reason, self.now()):
+            log.warning("a connection was ended: %s", reason, extra={"times": count})
+
+    def gave_up(self, connection: Connection) -> None:
+        """A peer is gone without a word."""
+        self.complain(connection.reason or "the peer is gone")
