@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -15,9 +15,7 @@ from extproc_client import BUFFERED, DUPLEX, NONE, DataPlane, chat, destination
 from picker_program import PickerProgram, replace
 from poolpilot_lab.processes import free_ports
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+TLS = Path(__file__).parents[2] / "data/tls"
 POD, OTHER, THIRD = "127.0.0.1:9", "127.0.0.2:9", "127.0.0.3:9"
 """Nobody listens there: the picker knows nothing of them but what it is told."""
 
@@ -71,6 +69,13 @@ async def test_every_address_means_ipv4_too(tmp_path: Path) -> None:
         assert (await picker.get("/healthz"))[0] == 200
         async with picker.plane() as plane:
             assert await plane.health() == "SERVING"
+
+
+async def test_tls(tmp_path: Path) -> None:
+    flags = ["--endpoints", POD, "--tls-cert", f"{TLS}/server.crt", "--tls-key", f"{TLS}/server.key"]
+    trusting = grpc.ssl_channel_credentials((TLS / "ca.crt").read_bytes())
+    async with PickerProgram(tmp_path, *flags) as picker, DataPlane(picker.port, trusting) as plane:
+        assert await place(plane) == POD
 
 
 async def test_metrics_names_and_formats(tmp_path: Path) -> None:
