@@ -219,6 +219,15 @@ def test_tool_results_of_anthropic_take_part() -> None:
     assert len(request.prefix.hashes) > 20
 
 
+def test_results_inside_results_cost_their_size_once() -> None:
+    deep: Any = "x" * 50_000
+    for _ in range(100):
+        deep = [{"type": "tool_result", "content": deep}]
+    request = chat({"role": "user", "content": deep})
+    assert 10_000 < request.prompt_tokens < 50_000
+    assert list(request.prefix.hashes) == list(chat({"role": "user", "content": deep}).prefix.hashes)
+
+
 def image(seed: int) -> str:
     data = (
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"

@@ -70,6 +70,14 @@ def test_a_model_of_which_only_the_beginning_is_there_is_no_model() -> None:
         assert read(COMPLETIONS, whole[:cut]).model == "", whole[:cut]
 
 
+def test_a_name_that_was_cut_is_no_name_even_where_the_body_is_wrong_or_another() -> None:
+    assert read(CHAT, b'{"messages":"wrong","model":"sql-lo').target_model == ""
+    assert read(CHAT, b'{"messages":"wrong","model":"sql-lora"').target_model == "sql-lora"
+    assert read("/v1/rerank", b'{"query":"q","model":"sql-lo').target_model == ""
+    assert read("/v1/rerank", b'{"query":"q","model":"sql-lora"').target_model == "sql-lora"
+    assert read(CHAT, b'{"messages":[{"content":"x"}],"model":"m","lora_path":"sql-lo').adapter == ""
+
+
 def test_a_prompt_that_ends_in_the_name_of_the_model_does_not_hide_it() -> None:
     assert read(COMPLETIONS, b'{"model":"abc","prompt":"say abc').model == "abc"
 

@@ -12,7 +12,7 @@ from poolpilot_picker.requests import shapes
 from poolpilot_picker.requests.bodies import READERS
 from poolpilot_picker.requests.chain import chain_seed, prefix_chain
 from poolpilot_picker.requests.head import BodyUse, RequestHead
-from poolpilot_picker.requests.partial import mend
+from poolpilot_picker.requests.partial import Mended, mend
 from poolpilot_picker.requests.refusals import NO_MODEL, explain
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
 from poolpilot_picker.requests.shapes import ABSENT, BOM, Body
@@ -124,7 +124,7 @@ def _read_beginning(
         try:
             prompt, fields = READERS[request.kind](request, head, candidate)
         except (BadRequest, msgspec.ValidationError):
-            request.model = _model_in(candidate)  # what is wrong, the engine will say: it sees all of it
+            request.model = _model_in(candidate, mended.cut_at)  # the engine, which sees all of it, will refuse it
             break
         except (msgspec.DecodeError, RecursionError):
             continue
@@ -134,8 +134,8 @@ def _read_beginning(
         _retarget(request, head, target_of)
         _measure(request, prompt, fields, token_scale(request.target_model))
         break
-    if not request.model:
-        request.model = head.model_hint
+    if not request.target_model:
+        request.model = request.model or head.model_hint
         _retarget(request, head, target_of)
     request.text_tokens = 0.0
     if not request.prompt_tokens:
@@ -178,16 +178,24 @@ def _forget_cut(fields: Body, candidate: bytes, cut_at: int) -> None:
         values = shapes.NAMES.decode(candidate)
     except (msgspec.DecodeError, RecursionError):
         return
-    if values.model is not ABSENT and value_span(candidate, values.model)[1] == cut_at + 1:
+    if _is_cut(candidate, values.model, cut_at):
         fields.model = None
-    if values.cache_salt is not ABSENT and value_span(candidate, values.cache_salt)[1] == cut_at + 1:
+    if _is_cut(candidate, values.cache_salt, cut_at):
         fields.cache_salt = None
+    if _is_cut(candidate, values.lora_path, cut_at):
+        fields.lora_path = ABSENT
 
 
-def _model_in(body: bytes) -> str:
+def _is_cut(body: bytes, value: msgspec.Raw, cut_at: int) -> bool:
+    return value is not ABSENT and value_span(body, value)[1] == cut_at + 1
+
+
+def _model_in(body: bytes, cut_at: int | None) -> str:
     try:
         value = shapes.NAMES.decode(body).model
-        return "" if value is ABSENT else shapes.TEXT.decode(value)
+        if value is ABSENT or (cut_at is not None and _is_cut(body, value, cut_at)):
+            return ""
+        return shapes.TEXT.decode(value)
     except (msgspec.DecodeError, RecursionError):
         return ""
 
@@ -198,9 +206,9 @@ def _peek(request: InferenceRequest, head: RequestHead, body: bytes) -> None:
         if found := _FORM_MODEL.search(body[:65_536]) or _FORM_MODEL.search(body[-65_536:]):
             request.model = found.group(1).decode("utf-8", "replace").strip()
     elif body[:256].lstrip(BOM + _SPACE).startswith(b"{") and not head.content_encoding:
-        candidates = (body,) if request.complete else mend(body).candidates
-        for candidate in candidates:
-            if model := _model_in(candidate):
+        mended = Mended((body,), None) if request.complete else mend(body)
+        for candidate in mended.candidates:
+            if model := _model_in(candidate, mended.cut_at):
                 request.model = model
                 break
     request.model = request.model or head.model_hint

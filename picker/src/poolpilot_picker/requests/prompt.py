@@ -25,6 +25,9 @@ MESSAGE: Final = b"\x1e"
 BODY: Final = b"\x1f"
 """Ends the role, or a part that is no text; about one token."""
 
+MAX_DEPTH: Final = 2
+"""Of results inside results: each is decoded on its own, so the cost would grow with depth × size."""
+
 _HEADS: Final[Mapping[str | None, bytes]] = {
     role: MESSAGE + (role or "").encode() + BODY for role in (None, "system", "developer", "user", "assistant", "tool")
 }
@@ -36,7 +39,7 @@ _WEIGHTLESS: Final = bytes.maketrans(b"0123456789abcdef", bytes(range(0x80, 0x90
 class Prompt:
     """Collects the prompt's bytes in template order, and the tokens of what is not text."""
 
-    __slots__ = ("_counted", "_length", "_pieces", "ids", "marks", "media_tokens", "raw", "video")
+    __slots__ = ("_counted", "_depth", "_length", "_pieces", "ids", "marks", "media_tokens", "raw", "video")
 
     def __init__(self, video: VideoHint = NO_HINT) -> None:
         self._pieces: list[bytes] = []
@@ -44,6 +47,7 @@ class Prompt:
         """Adds bytes that the template shows about as they are: text, JSON of tools and calls."""
         self._length = 0
         self._counted = 0
+        self._depth = 0
         self.marks: list[tuple[int, float]] = []
         """(byte position, tokens) of images, audio, video."""
         self.media_tokens = 0.0
@@ -158,9 +162,15 @@ class Prompt:
     def _nested(self, raw: Raw) -> None:
         # A tool's result: text or parts where it has that form, any JSON otherwise.
         self.raw(BODY)
-        try:
-            content = CONTENT.decode(raw)
-        except (msgspec.DecodeError, RecursionError):
+        content: Content = None
+        if self._depth < MAX_DEPTH:
+            try:
+                content = CONTENT.decode(raw)
+            except (msgspec.DecodeError, RecursionError):
+                content = None
+        if content is None:
             self.raw(bytes(raw))
-        else:
-            self.content(content)
+            return
+        self._depth += 1
+        self.content(content)
+        self._depth -= 1

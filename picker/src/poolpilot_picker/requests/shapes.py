@@ -114,6 +114,7 @@ class Names(Struct, gc=False):
 
     model: Raw = ABSENT
     cache_salt: Raw = ABSENT
+    lora_path: Raw = ABSENT
 
 
 CHAT: Final = msgspec.json.Decoder(ChatBody)
