@@ -19,8 +19,8 @@ QUICK = Settings(
     cadence=Cadence(
         fast_ms=10, slow_ms=30, everything_ms=60, models_ms=50, retry_ms=10, retry_max_ms=40, reselect_ms=10_000
     ),
-    limits=Limits(connect_timeout_ms=300, timeout_ms=400, max_bytes=200_000),
-    models_limits=Limits(connect_timeout_ms=300, timeout_ms=400, max_bytes=20_000),
+    limits=Limits(connect_timeout_ms=5_000, timeout_ms=5_000, max_bytes=200_000),
+    models_limits=Limits(connect_timeout_ms=5_000, timeout_ms=5_000, max_bytes=20_000),
 )
 BUSY = page("vllm-0.32/metrics-busy-lora.txt")
 DP2 = page("vllm-0.32/metrics-dp2-multiproc.txt")
@@ -278,7 +278,7 @@ async def test_a_hang_is_a_time_out_and_recovery_is_seen():
         polling(
             sink,
             server.spec(),
-            settings=Settings(cadence=QUICK.cadence, limits=Limits(timeout_ms=60, connect_timeout_ms=50)),
+            settings=Settings(cadence=QUICK.cadence, limits=Limits(timeout_ms=100, connect_timeout_ms=5_000)),
         ) as source,
     ):
         await until(lambda: len(sink.unreachable) >= 2)
@@ -310,20 +310,22 @@ async def test_more_hung_endpoints_than_may_be_read_at_once():
 async def test_a_bearer_token_is_sent_and_read_again_when_refused(tmp_path):
     path = tmp_path / "token"
     path.write_text("old")
-    accepted = ["Bearer old"]
+    accepted, refusals = ["Bearer old"], [401]
 
     def guarded(request):
         if request.headers.get("authorization") not in accepted:
-            return answer(b"", status=401)
+            return answer(b"", status=refusals[-1])
         return models_answer() if request.target == "/v1/models" else answer(BUSY)
 
     sink = RecordingSink()
     async with serving(guarded) as server, polling(sink, server.spec(), token=BearerToken(file=path)):
         await until(lambda: sink.samples and sink.models)
-        path.write_text("newer")
-        accepted[:] = ["Bearer newer"]
-        count = len(sink.samples)
-        await until(lambda: len(sink.samples) > count + 2)
+        for refusal, token in ((401, "newer"), (403, "the-newest")):
+            path.write_text(token)
+            refusals.append(refusal)
+            accepted[:] = [f"Bearer {token}"]
+            count = len(sink.samples)
+            await until(lambda seen=count: len(sink.samples) > seen + 2)
     assert not sink.unreachable
 
 

@@ -96,6 +96,7 @@ def test_vllm_kv_usage_is_the_fullest_rank():
 def test_processes_of_one_rank_are_not_added():
     page = (
         'vllm:num_requests_running{engine="0",pid="11"} 3\nvllm:num_requests_running{engine="0",pid="12"} 5\n'
+        'vllm:num_requests_running{engine="0",pid="14"} 4\n'
         'vllm:num_requests_running{engine="1",pid="13"} 2\n'
     )
     assert read("vllm", page).running == 7.0

@@ -134,6 +134,13 @@ def test_a_restart_is_seen_across_readings_that_tell_less():
     assert detector.observe(sample(started_unix_s=5.0)) == "start time moved by -895.0 s"
 
 
+def test_one_restart_is_seen_once():
+    detector = RestartDetector()
+    detector.observe(sample(prompt_tokens=100.0, generated_tokens=10.0))
+    assert detector.observe(sample(generated_tokens=1.0)) == "generated_tokens went from 10 to 1"
+    assert detector.observe(sample(prompt_tokens=5.0, generated_tokens=2.0)) is None
+
+
 def test_served_models():
     body = msgspec.json.encode(
         {

@@ -275,7 +275,7 @@ class EndpointWatch:
         if token is None:
             return await client.get(target, headers, limits)
         response = await client.get(target, {**headers, "Authorization": token.header()}, limits)
-        if response.status == 401 and token.reload():
+        if response.status in (401, 403) and token.reload():
             response = await client.get(target, {**headers, "Authorization": token.header()}, limits)
         return response
 

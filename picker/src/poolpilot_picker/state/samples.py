@@ -13,7 +13,11 @@ class HistogramTotals(msgspec.Struct):
 
 
 class EngineSample(msgspec.Struct, kw_only=True):
-    """Gauges, counters and facts read from one engine at one moment. `taken_ms`: monotonic clock when the read began."""
+    """Gauges, counters and facts read from one engine at one moment. `taken_ms`: monotonic clock when the read began.
+
+    Histograms, and the counters that are compared with them, are told by every few readings only: None says nothing
+    about them. A gauge that is None was looked for and is unknown; facts once told stay true until a restart.
+    """
 
     taken_ms: float
     running: float | None = None
