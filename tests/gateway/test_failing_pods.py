@@ -66,6 +66,16 @@ async def test_a_reset_before_the_answer_is_retried(lane: Lane, mode: str) -> No
     lane.failing = {first.address}
 
 
+async def test_a_body_above_the_limit_is_not_sent_again(lane: Lane) -> None:
+    """Envoy holds only its beginning."""
+    first, second = lane.pods[0], lane.pods[2]
+    body = chat(400_000)
+    wanted = [first.address, second.address]
+    done = await lane.request("partial-small", body, to=wanted, script=f"{first.port}=reset")
+    assert done.response.status == 503 and len(done.hits) == 1
+    lane.failing = {first.address}
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_nobody_left_to_retry(lane: Lane, mode: str) -> None:
     """The list is used up: in a pool that fails close no other pod is tried, and the last one is blamed."""

@@ -96,6 +96,7 @@ def stage_variants(folder: Path, alone: int, left: int, right: int, single: int)
             )
             variants.append(Variant(f"{name}-{fail.value}-pair", pair))
         variants.append(Variant(f"{name}-hard", settings, fail_hard))
+        variants.append(Variant(f"{name}-hard-pair", pair, fail_hard))
         original_dst = EnvoySettings(
             pickers=(HostPort("127.0.0.1", single),),
             picker_cluster="single",
@@ -166,6 +167,20 @@ async def test_nobody_listens(stage: Stage) -> None:
     await stage.single.kill()
     got = {key: (await stage.post("-".join(key))).status for key in NOBODY}
     assert got == NOBODY
+
+
+NOBODY_WITHOUT_A_BODY = {"open": 200, "close": 503, "hard": 500}
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+async def test_nobody_listens_to_requests_without_a_body(stage: Stage, mode: str) -> None:
+    """These fail open in full duplex too: nothing has been sent to the picker that Envoy could not send again."""
+    await stage.alone.kill()
+    got = {}
+    for kind in NOBODY_WITHOUT_A_BODY:
+        async with await Http1.connect(stage.gateway.ports[f"{mode}-{kind}"]) as connection:
+            got[kind] = (await connection.request("GET", "/v1/models", body=None)).status
+    assert got == NOBODY_WITHOUT_A_BODY
 
 
 async def test_a_large_body_fails_open_too(stage: Stage) -> None:
@@ -265,11 +280,12 @@ async def test_it_hangs_in_mid_response(stage: Stage, mode: str, kind: str) -> N
 
 async def test_it_hangs_before_the_response_headers(stage: Stage) -> None:
     """The pod's answer is there, the picker does not look at it: after the message time-out it passes."""
-    waiting = asyncio.ensure_future(stage.post("partial-close", "*=slow.0.3"))
-    await stage.alone.until_metric("poolpilot_endpoint_inflight", lambda booked: booked == 1)
+    waiting = [asyncio.ensure_future(stage.post(f"partial-{kind}", "*=slow.0.4")) for kind in ("close", "hard")]
+    await stage.alone.until_metric("poolpilot_endpoint_inflight", lambda booked: booked == 2)
     stage.alone.child.pause()
-    response = await waiting
-    assert response.status == 200 and response.pod
+    close, hard = await asyncio.gather(*waiting)
+    assert close.status == 200 and close.pod
+    assert hard.status == 504 and not hard.pod
 
 
 # ── under load ───────────────────────────────────────────────────────────────
@@ -334,8 +350,8 @@ async def test_hung_under_load(stage: Stage, mode: str) -> None:
     assert set(got) == {"200"}, got
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-async def test_one_of_two_stops_gracefully_under_load(stage: Stage, mode: str) -> None:
+@pytest.mark.parametrize("variant", ["partial-close", "buffered-close", "duplex-close", "partial-hard"])
+async def test_one_of_two_stops_gracefully_under_load(stage: Stage, variant: str) -> None:
     """Drained and replaced, one after the other: no request fails, in any mode, also where the pool fails close."""
 
     async def roll() -> None:
@@ -344,7 +360,7 @@ async def test_one_of_two_stops_gracefully_under_load(stage: Stage, mode: str) -
             await picker.start()
             await stage.until_healthy("pair", 2)
 
-    got = await under_load(stage, f"{mode}-close-pair", roll)
+    got = await under_load(stage, f"{variant}-pair", roll)
     assert set(got) == {"200"}, got
 
 
