@@ -14,7 +14,9 @@ from poolpilot_picker.config.load import load
 from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
 from poolpilot_picker.envoy.eds import EdsWriter
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
-from poolpilot_picker.extproc.grpc_transport import GrpcTransport, ListenerSettings
+from poolpilot_picker.extproc.grpc_transport import GrpcTransport
+from poolpilot_picker.extproc.listener import ListenerSettings
+from poolpilot_picker.extproc.wire.transport import WireTransport
 from poolpilot_picker.flow.pool import Pool, PoolSettings
 from poolpilot_picker.instruments.metrics import PickerMetrics
 from poolpilot_picker.routing.registry import build_profile, default_registry
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.view import DecisionView
 
-TRANSPORTS: dict[str, Callable[..., Any]] = {"grpc": GrpcTransport}
+TRANSPORTS: dict[str, Callable[..., Any]] = {"grpc": GrpcTransport, "wire": WireTransport}
 """Every transport runs the whole suite."""
 
 PICK = "pick:"

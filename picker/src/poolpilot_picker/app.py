@@ -24,7 +24,7 @@ from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
-from poolpilot_picker.extproc.grpc_transport import GrpcTransport, ListenerSettings, TlsFiles
+from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles, TransportName
 from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool, PoolSettings
 from poolpilot_picker.instruments.metrics import PickerMetrics
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.config.load import LoadedConfig
     from poolpilot_picker.config.settings import PoolPilotSettings
+    from poolpilot_picker.extproc.grpc_transport import GrpcTransport
+    from poolpilot_picker.extproc.listener import Transport
+    from poolpilot_picker.extproc.wire.transport import WireTransport
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     engine_token: BearerToken | None = None
     tls: TlsFiles | None = None
+    transport: TransportName = TransportName.GRPC
     seed: int | None = None
+
+
+def transport_class(name: TransportName) -> type[GrpcTransport | WireTransport]:
+    """What serves the data port. Only the one that is asked for is loaded: the gRPC library takes tens of megabytes."""
+    if name is TransportName.WIRE:
+        from poolpilot_picker.extproc.wire.transport import WireTransport
+
+        return WireTransport
+    from poolpilot_picker.extproc.grpc_transport import GrpcTransport
+
+    return GrpcTransport
 
 
 class Picker:
@@ -121,6 +136,7 @@ class Picker:
             ),
             token=options.engine_token,
             in_flight=feed.in_flight,
+            on_begin=feed.on_begin,
             now=now,
         )
         self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None else None
@@ -135,7 +151,7 @@ class Picker:
             if options.endpoints_file is not None
             else None
         )
-        self.transport = GrpcTransport(
+        self.transport: Transport = transport_class(options.transport)(
             ListenerSettings(
                 address=options.listen, max_receive_bytes=settings.limits.max_body_bytes + 2 * 2**20, tls=options.tls
             ),

@@ -14,14 +14,13 @@ import sys
 from pathlib import Path
 from typing import Final, NoReturn
 
-import grpc.aio
 import msgspec
 import uvloop
 
 from poolpilot_picker.app import Options, Picker
 from poolpilot_picker.config.policies import DEFAULT_POLICY, POLICIES
 from poolpilot_picker.errors import ConfigurationError, StartError
-from poolpilot_picker.extproc.grpc_transport import TlsFiles
+from poolpilot_picker.extproc.listener import TlsFiles, TransportName
 from poolpilot_picker.instruments.logs import configure
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
@@ -51,6 +50,12 @@ def parser() -> argparse.ArgumentParser:
         "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain; with --tls-key the port speaks TLS"
     )
     data.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM private key")
+    data.add_argument(
+        "--transport",
+        default=TransportName.GRPC,
+        choices=tuple(TransportName),
+        help="what serves the port: the gRPC library, or a lean implementation for this one service (default grpc)",
+    )
     data.add_argument("--client-ca", type=Path, metavar="FILE", help="PEM CA of the client certificates to ask for")
     pool = p.add_argument_group("pool")
     pool.add_argument("--pool-name", default="default", metavar="NAME", help="name in metrics, health and receipts")
@@ -154,6 +159,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         drain_s=arguments.drain_timeout,
         engine_token=token,
         tls=tls,
+        transport=TransportName(arguments.transport),
         seed=arguments.seed,
     )
 
@@ -228,8 +234,6 @@ def _pem(file: Path, flag: str) -> bytes:
 
 async def serve(options: Options, *, print_ready: bool) -> None:
     """Runs a picker until SIGTERM or SIGINT; a second signal ends the drain at once."""
-    # Channel code of grpc.aio polls in a loop of its own; it must be bound to this one.
-    grpc.aio.init_grpc_aio()
     picker = Picker(options)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The gRPC transport with a real client: exchanges over the wire, health, limits, TLS, resets and the way it stops."""
+"""Each transport with a real client: exchanges over the wire, health, limits, TLS, resets and the way it stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from exchange_desk import ADDRESSES, Chosen, spec_of
 from extproc_client import BUFFERED, DUPLEX, NONE, SERVICE, STREAMED, WAIT_S, DataPlane, Stream, chat, destination
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
-from poolpilot_picker.extproc.grpc_transport import GrpcTransport, ListenerSettings, TlsFiles
+from poolpilot_picker.extproc.grpc_transport import GrpcTransport
+from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles
+from poolpilot_picker.extproc.wire.transport import WireTransport
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.instruments.metrics import PickerMetrics
 
@@ -32,12 +34,15 @@ LIST = ",".join(ADDRESSES)
 class Picker:
     """A transport on a small pool."""
 
+    kind: type[GrpcTransport | WireTransport]
+    """Set for each test by `transport`."""
+
     def __init__(self, settings: ListenerSettings | None = None) -> None:
         self.metrics = PickerMetrics(CollectorRegistry())
         self.policy = Chosen()
         self.pool = Pool("pool", self.policy, random.Random(1))
         self.pool.apply_endpoints([spec_of(address) for address in ADDRESSES])
-        self.transport = GrpcTransport(
+        self.transport = self.kind(
             settings or ListenerSettings(address="127.0.0.1:0"),
             lambda: Exchange(self.pool, self.metrics, ExchangeSettings()),
             lambda: time.monotonic() * 1000.0,
@@ -64,6 +69,12 @@ class Picker:
         """No stream is open, no booking is left."""
         await self.until(lambda: self.transport.streams == 0)
         assert self.booked() == 0 and len(self.pool.ledger) == 0
+
+
+@pytest.fixture(autouse=True, params=[GrpcTransport, WireTransport], ids=["grpc", "wire"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs over both."""
+    monkeypatch.setattr(Picker, "kind", request.param, raising=False)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -72,6 +71,6 @@ def _text(value: object) -> str:
 
 def _count(value: object) -> int:
     # Numbers of a protobuf Struct are floats.
-    if isinstance(value, int | float) and math.isfinite(value) and 1 <= value <= MOST_ATTEMPTS:
+    if isinstance(value, int | float) and 1 <= value <= MOST_ATTEMPTS:
         return int(value)
     return 1

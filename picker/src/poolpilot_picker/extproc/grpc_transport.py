@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
-import msgspec
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.codec import dispatch, encode
+from poolpilot_picker.extproc.listener import SERVICE
 from poolpilot_picker.instruments.seldom import Seldom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from poolpilot_picker.extproc.exchange import Exchange
+    from poolpilot_picker.extproc.listener import ListenerSettings
 
 log = logging.getLogger(__name__)
 
-SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 LAST_WORDS_S: Final = 1.0
@@ -33,24 +33,6 @@ FAILURES: Final = {
     "Internal": (grpc.StatusCode.INTERNAL, "the picker failed; its log has the details"),
     "Unavailable": (grpc.StatusCode.UNAVAILABLE, "the picker is shutting down"),
 }
-
-
-class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM contents for a TLS listener; `client_ca` asks for client certificates."""
-
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None = None
-
-
-class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One listening port: one pool."""
-
-    address: str
-    max_receive_bytes: int = 66 * 2**20
-    """Above Envoy's buffer limit (32 MiB in our configurations, 64 MiB at most) plus 2 MiB."""
-    max_streams: int = 100_000
-    tls: TlsFiles | None = None
 
 
 class _Stream:
@@ -106,6 +88,8 @@ class GrpcTransport:
 
     async def start(self) -> int:
         """Listens; returns the port chosen. Raises StartError where that is not possible."""
+        # Channel code of grpc.aio polls in a loop of its own; it must be bound to this one.
+        grpc.aio.init_grpc_aio()
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._settings.max_receive_bytes),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 """The gRPC service, also by this name in the health service."""
@@ -26,3 +30,42 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Above Envoy's buffer limit (32 MiB in our configurations, 64 MiB at most) plus 2 MiB."""
     max_streams: int = 100_000
     tls: TlsFiles | None = None
+
+
+class TransportName(StrEnum):
+    """What can serve a port."""
+
+    GRPC = "grpc"
+    WIRE = "wire"
+
+
+class Transport(Protocol):
+    """What every transport offers."""
+
+    port: int
+
+    @property
+    def streams(self) -> int:
+        """Open streams."""
+        ...
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Streams that have ended, by gRPC code."""
+        ...
+
+    async def start(self) -> int:
+        """Listens; returns the port chosen."""
+        ...
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """What the health service answers."""
+        ...
+
+    async def drain(self, grace_s: float) -> None:
+        """Stops in good order."""
+        ...
+
+    def hurry(self) -> None:
+        """Ends the grace of a drain now."""
+        ...

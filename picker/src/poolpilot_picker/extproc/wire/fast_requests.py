@@ -11,11 +11,9 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
-from google.protobuf.message import DecodeError
 
 from poolpilot_picker.extproc.answered import NO_METADATA, Metadata
 from poolpilot_picker.extproc.codec import dispatch
-from poolpilot_picker.extproc.wire.errors import CallFault, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -239,8 +237,8 @@ class RequestReader:
     def dispatch(self, exchange: Exchange, message: bytes, now: float) -> list[Reply] | None:
         """Hands a message to the exchange and returns its replies, as `codec.dispatch` does.
 
-        None: it is for observers, whose answers nobody reads, so nothing was done. Raises CallFault where the bytes are
-        no message.
+        None: it is for observers, whose answers nobody reads, so nothing was done. Raises protobuf's DecodeError where
+        the bytes are no message.
         """
         try:
             parts = self.read(message)
@@ -263,10 +261,7 @@ class RequestReader:
 
     def _slowly(self, exchange: Exchange, message: bytes, now: float) -> list[Reply] | None:
         self.unfamiliar += 1
-        try:
-            parsed = ext_proc.ProcessingRequest.FromString(message)
-        except DecodeError:
-            raise CallFault(Status.INTERNAL, "a message is no ProcessingRequest") from None
+        parsed = ext_proc.ProcessingRequest.FromString(message)
         return None if parsed.observability_mode else dispatch(exchange, parsed, now)
 
     def read(self, message: bytes) -> Parts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from poolpilot_picker.extproc.wire.errors import Code, ConnectionFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES: Final = 9
@@ -34,7 +34,7 @@ MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
 
 _HEAD: Final = struct.Struct(">HBBBI")
-unpack_head = _HEAD.unpack_from
+unpack_head: Callable[[bytes, int], tuple[int, int, int, int, int]] = _HEAD.unpack_from
 """(length >> 8, length & 255, type, flags, stream id with the reserved bit) of a frame at an offset."""
 _NUMBER: Final = struct.Struct(">I")
 unpack_number = _NUMBER.unpack_from
