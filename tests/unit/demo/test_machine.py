@@ -18,14 +18,18 @@ def test_a_punctual_run_needs_no_warning() -> None:
 @pytest.mark.parametrize(
     ("run", "says"),
     [
-        (Punctuality(0.97, 0.0, 0.0, 0.0), "processors were 97% busy"),
-        (Punctuality(0.5, 0.2, 80.0, 0.0), "20% of the engines' steps came late, the worst by 80 ms"),
-        (Punctuality(0.5, 0.0, 0.0, 60.0), "sent up to 60 ms late"),
+        (Punctuality(None, 0.2, 80.0, 0.0), "20% of the engines' steps came late, the worst by 80 ms"),
+        (Punctuality(None, 0.0, 0.0, 60.0), "sent up to 60 ms late"),
     ],
 )
 def test_each_kind_of_lateness_is_named(run: Punctuality, says: str) -> None:
     assert len(run.problems) == 1
     assert says in run.problems[0]
+
+
+def test_a_busy_machine_explains_lateness_and_is_none_by_itself() -> None:
+    assert Punctuality(1.0, 0.0, 0.0, 0.0).problems == []
+    assert Punctuality(0.97, 0.2, 80.0, 0.0).problems[-1] == "the processors were 97% busy"
 
 
 def test_punctuality_from_readings() -> None:
