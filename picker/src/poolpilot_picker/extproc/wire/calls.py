@@ -117,6 +117,35 @@ class GrpcCall:
         self._reader.forget()
 
 
+class PlainCall:
+    """What is not gRPC is told, at its end, that this is the wrong place for it."""
+
+    __slots__ = ("_connection", "_method", "_stream")
+
+    def __init__(self, connection: Connection, stream: Stream, method: bytes) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._method = method
+
+    def data(self, payload: bytes) -> None:
+        """Not read."""
+
+    def over(self) -> None:
+        """Answers."""
+        post = self._method == b"POST"
+        fields = [
+            (b":status", b"415" if post else b"405"),
+            (b"content-type", b"text/plain"),
+            (b"content-length", b"%d" % len(NOT_GRPC)),
+        ]
+        if not post:
+            fields.append((b"allow", b"POST"))
+        self._connection.respond(self._stream, encode(fields), b"" if self._method == b"HEAD" else NOT_GRPC)
+
+    def closed(self) -> None:
+        """Nothing to tidy up."""
+
+
 class ProcessCall(GrpcCall):
     """ExternalProcessor/Process: the stream of one exchange."""
 
@@ -212,14 +241,7 @@ class Service:
     def accept(self, connection: Connection, stream: Stream, section: Section) -> Call:
         """The call of a new stream; NO_CALL where it is answered already."""
         if section.method != b"POST" or not is_grpc(section.content_type):
-            code = b"415" if section.method == b"POST" else b"405"
-            length = (b"content-length", b"%d" % len(NOT_GRPC))
-            fields = [(b":status", code), (b"content-type", b"text/plain"), length]
-            if code == b"405":
-                fields.append((b"allow", b"POST"))
-            body = b"" if section.method == b"HEAD" else NOT_GRPC
-            connection.respond(stream, encode(fields), body)
-            return NO_CALL
+            return PlainCall(connection, stream, section.method)
         try:
             make = self._methods.get(section.path)
             if make is None:

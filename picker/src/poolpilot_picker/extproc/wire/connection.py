@@ -51,8 +51,8 @@ class Connection:
         """The peer is gone, or takes nothing: nothing can be written either."""
         self.closing = 0
         """GOAWAY: 0 not sent, 1 announced, 2 no new streams."""
-        self.reason = ""
-        """Why the connection failed; empty where it did not."""
+        self.failure: tuple[Code, str] | None = None
+        """Why the connection failed, where it did."""
         self.sender = Sender(held, self._ended, self._drained)
         self._limits = limits
         self._accept = accept
@@ -64,7 +64,7 @@ class Connection:
         self._closed: deque[int] = deque(maxlen=ENDS_KEPT)
         self._receiver = Receiver(self, limits)
         greeting = (
-            (frames.HEADER_TABLE_SIZE, 0),
+            (frames.HEADER_TABLE_SIZE, limits.header_table_bytes),
             (frames.MAX_CONCURRENT_STREAMS, limits.max_streams),
             (frames.INITIAL_WINDOW_SIZE, limits.stream_window),
             (frames.MAX_HEADER_LIST_SIZE, limits.max_header_list_bytes),
@@ -200,7 +200,7 @@ class Connection:
         """The connection ends with GOAWAY, and everything on it (section 5.4.1)."""
         if not self.open:
             return
-        self.reason = reason
+        self.failure = code, reason
         self._shut()
         self.sender.out.append(frames.goaway(self.last_id, code, reason.encode()))
 
@@ -208,6 +208,10 @@ class Connection:
         """The connection is gone."""
         self.dead = True
         self._shut()
+
+    def _lose(self, reason: str) -> None:
+        self.failure = Code.NO_ERROR, reason
+        self.lost()
 
     def _shut(self) -> None:
         self.open = False
@@ -247,8 +251,7 @@ class Connection:
         limits = self._limits
         self.now = now
         if stalled_ms > limits.keepalive_timeout_ms:
-            self.reason = "the peer takes nothing"
-            self.dead = True
+            self._lose("the peer takes nothing")
         if stalled_ms or not self.open:
             self._heard = now
             return
@@ -266,8 +269,7 @@ class Connection:
     def _watch(self, now: float) -> None:
         if self._pinged is not None and self._heard < self._pinged:
             if now - self._pinged > self._limits.keepalive_timeout_ms:
-                self.reason = "the peer does not answer"
-                self.dead = True
+                self._lose("the peer does not answer")
             return
         self._pinged = None
         if now - self._heard > self._limits.keepalive_ms:

@@ -16,6 +16,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one gRPC message, before and after decompression; more ends the call with RESOURCE_EXHAUSTED."""
     max_streams: int = 100_000
     """Open at once; more are answered REFUSED_STREAM."""
+    header_table_bytes: int = 0
+    """SETTINGS_HEADER_TABLE_SIZE; without a table, equal header blocks are decoded once."""
     max_header_list_bytes: int = 64 * 1024
     """As RFC 9113 counts them; a larger list is answered 431."""
     max_header_block_bytes: int = 128 * 1024

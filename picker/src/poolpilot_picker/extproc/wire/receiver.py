@@ -320,15 +320,17 @@ class Receiver:
                 self._odd()
             else:
                 self.acknowledged = True
-                self._decoder.allow(0)
+                self._decoder.allow(self._limits.header_table_bytes)
             return
         if self.settled:
             # Moving the window of every stream is work.
             self._odd(1.0 + len(self._streams) / 100.0)
         self.settled = True
-        for identifier, value in frames.read_settings(payload):
-            self._set(identifier, value)
+        settings = frames.read_settings(payload)
+        # Before the data that a larger window lets through.
         self._out.append(frames.SETTINGS_ACK)
+        for identifier, value in settings:
+            self._set(identifier, value)
 
     def _set(self, identifier: int, value: int) -> None:
         if identifier == frames.INITIAL_WINDOW_SIZE:

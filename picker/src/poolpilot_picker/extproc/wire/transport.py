@@ -12,6 +12,7 @@ import msgspec
 from poolpilot_picker.extproc.listener import SERVICE
 from poolpilot_picker.extproc.wire.calls import Service
 from poolpilot_picker.extproc.wire.connection import Connection
+from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.health import HealthBoard
 from poolpilot_picker.extproc.wire.limits import Held, Limits
 from poolpilot_picker.extproc.wire.listening import ALPN, listen, tls_context
@@ -54,7 +55,8 @@ class Socket(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != ALPN:
-            self._server.complain("a TLS client does not offer HTTP/2 (ALPN h2)")
+            self.connection.fail(Code.HTTP_1_1_REQUIRED, "a TLS client does not offer HTTP/2 (ALPN h2)")
+            self._server.complain(self.connection)
             transport.abort()
             return
         self._server.opened(self)
@@ -120,15 +122,14 @@ class Socket(asyncio.Protocol):
         if transport is None:
             return
         if connection.dead:
-            self._server.gave_up(connection)
+            self._server.complain(connection)
             transport.abort()
             return
         if data:
             transport.write(data)
         if not connection.open and self._closed_at is None:
             self._closed_at = self._server.now()
-            if connection.reason:
-                self._server.complain(connection.reason)
+            self._server.complain(connection)
             transport.close()
 
     def tick(self, now: float) -> None:
@@ -277,11 +278,10 @@ class WireTransport:
         self._sockets.discard(one)
         self._progress.set()
 
-    def complain(self, reason: str) -> None:
-        """Logs what is wrong with a peer, once a minute."""
-        if count := self._seldom.due(reason, self.now()):
-            log.warning("a connection was ended: %s", reason, extra={"times": count})
-
-    def gave_up(self, connection: Connection) -> None:
-        """A peer is gone without a word."""
-        self.complain(connection.reason or "the peer is gone")
+    def complain(self, connection: Connection) -> None:
+        """Logs what was wrong with a peer, if anything was: each kind once a minute."""
+        if connection.failure is None:
+            return
+        code, reason = connection.failure
+        if count := self._seldom.due(code.name, self.now()):
+            log.warning("a connection was ended: %s", reason, extra={"code": code.name, "times": count})
