@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from poolpilot_picker.admin.collector import PoolCollector, ProcessCollector, ProcessFacts
+from poolpilot_picker.admin.page import ProcessFacts
 from poolpilot_picker.admin.server import AdminServer
 from poolpilot_picker.admin.views import Readiness
 from poolpilot_picker.config.entrypoints import add_user_plugins
@@ -114,8 +114,7 @@ class Picker:
             ConfigFile(options.config_file, self.offer_config) if options.config_file is not None else None
         )
         settings = self._settings_at_start = self.config.settings
-        registry = CollectorRegistry()
-        self.metrics = PickerMetrics(registry)
+        self.metrics = PickerMetrics(CollectorRegistry())
         models = {**PROFILES, **settings.step_models.profiles}
         prior = settings.step_models.prior or GENERIC
         self.pool = Pool(
@@ -159,9 +158,9 @@ class Picker:
             now,
             health_services=(options.pool, GIE_HEALTH_SERVICE),
         )
-        registry.register(PoolCollector(self._pools, now))
-        registry.register(ProcessCollector(self._facts, version("poolpilot")))
-        self.admin = AdminServer(options.admin, self._pools, registry, self.readiness, now, self.describe)
+        self.admin = AdminServer(
+            options.admin, self._pools, self.metrics.registry, self._facts, self.readiness, now, self.describe
+        )
         self._composed = True
 
     def _pools(self) -> list[Pool]:
@@ -270,16 +269,19 @@ class Picker:
         }
 
     def _facts(self) -> ProcessFacts:
+        stats = self.telemetry.stats
+        # Copies: the page is written in a thread.
         return ProcessFacts(
+            version=version("poolpilot"),
             streams_open=self.transport.streams,
-            streams_ended=self.transport.ended,
+            streams_ended=dict(self.transport.ended),
             config_reloads=self._keeper.generation,
             config_refusals=self._keeper.refused,
-            plugin_failures=self._guard.failures,
-            telemetry_errors=self.telemetry.stats.errors,
-            telemetry_remarks=self.telemetry.stats.remarks,
-            telemetry_polls=self.telemetry.stats.polls,
-            engine_restarts=self.telemetry.stats.restarts,
+            plugin_failures=dict(self._guard.failures),
+            telemetry_errors=dict(stats.errors),
+            telemetry_remarks=dict(stats.remarks),
+            telemetry_polls=stats.polls,
+            engine_restarts=stats.restarts,
             discovery_failures=self._discovery.status.failures if self._discovery else 0,
         )
 

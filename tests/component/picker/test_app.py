@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc_client import BUFFERED, NONE, WAIT_S, DataPlane
 from poolpilot_lab.processes import free_ports
+from poolpilot_picker.admin.views import endpoint_rows
 from poolpilot_picker.app import Options, Picker
 from poolpilot_picker.errors import ConfigurationError, StartError
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
@@ -21,6 +24,8 @@ from poolpilot_picker.state.endpoints import EndpointSpec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+
+    from poolpilot_picker.admin.page import Page
 
 POD = "127.0.0.1:9"
 
@@ -97,6 +102,45 @@ async def test_every_page_is_well_formed(picker: Picker) -> None:
     assert row["endpoint"] == POD and row["running"] is None, "unknown is not 0"
     status, text = await get(picker, "/debug/config")
     assert status == 200 and msgspec.json.decode(text)["source"] == "policy predicted-finish"
+
+
+async def test_a_page_that_takes_long_keeps_no_request_waiting(picker: Picker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of series take longer to write than a request may wait."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(page: Page) -> bytes:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return generate_latest(page)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("poolpilot_picker.admin.server.choose_encoder", lambda accept: (slow, "text/plain"))
+    reading = asyncio.ensure_future(get(picker, "/metrics"))
+
+    async def writing() -> bool:
+        return begun.is_set()
+
+    await until(writing)
+    async with DataPlane(picker.transport.port) as plane:
+        stream = plane.open(BUFFERED, NONE)
+        assert await stream.place() == POD
+        await stream.done()
+    assert not reading.done()
+    go_on.set()
+    assert "llm_d_epp_request_total" in (await reading)[1]
+
+
+async def test_rows_are_made_while_endpoints_come_and_go() -> None:
+    pool = Picker(options()).pool
+    specs = [EndpointSpec(host=f"10.0.{number >> 8}.{number & 255}", port=8000) for number in range(500)]
+    pool.apply_endpoints(specs)
+    rows = asyncio.ensure_future(endpoint_rows(pool, 0.0))
+    await asyncio.sleep(0)
+    assert not rows.done()
+    pool.apply_endpoints([*specs[:100], *(EndpointSpec(host=f"10.9.0.{number}", port=8000) for number in range(250))])
+    addresses = [row.endpoint for row in await rows]
+    assert len(addresses) == len(set(addresses))
+    assert set(addresses) >= {spec.address for spec in specs[:100]}
+    assert not [one for one in addresses if one.startswith("10.9.")], "they came later"
 
 
 async def test_a_port_that_cannot_be_had_leaves_nothing_open(picker: Picker) -> None:

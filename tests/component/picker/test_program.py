@@ -98,10 +98,12 @@ async def test_metrics_names_and_formats(tmp_path: Path) -> None:
         assert samples[f"llm_d_epp_request_error_total{{{none}}}"] == 1
         assert samples["llm_d_epp_scheduler_e2e_duration_seconds_count"] == 4
         assert 0 < samples["llm_d_epp_scheduler_e2e_duration_seconds_sum"] < 4
-        attempts = [value for series, value in samples.items() if series.startswith("llm_d_epp_scheduler_attempts_tot")]
+        where = 'endpoint_name="{}",namespace="",port="9",status="success",target_model_name="m"'
+        attempts = [
+            samples.get(f"llm_d_epp_scheduler_attempts_total{{{where.format(host)}}}", 0)
+            for host in ("127.0.0.1", "127.0.0.2")
+        ]
         assert sum(attempts) == 4
-        where = 'endpoint_name="127.0.0.1",namespace="",port="9",status="success",target_model_name="m"'
-        assert f"llm_d_epp_scheduler_attempts_total{{{where}}}" in samples
         assert samples['llm_d_epp_ready_endpoints{name="default"}'] == 2
         assert samples['llm_d_epp_extproc_streams_total{code="OK"}'] == 5
         assert samples["llm_d_epp_extproc_streams_inflight"] == 0
@@ -110,6 +112,7 @@ async def test_metrics_names_and_formats(tmp_path: Path) -> None:
         assert samples['poolpilot_requests_refused_total{code="BadRequest",pool="default",reason=""}'] == 1
         assert samples[f'poolpilot_endpoint_inflight{{model_server_endpoint="{POD}",name="default"}}'] == 0
         assert not [series for series in samples if series.startswith("poolpilot_endpoint_running")], "unknown, not 0"
+        assert not [series for series in samples if "_created" in series]
 
         status, content_type, text = await picker.get("/metrics")
         assert status == 200 and content_type.startswith("text/plain; version=0.0.4") and "# EOF" not in text

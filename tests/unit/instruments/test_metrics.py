@@ -96,8 +96,10 @@ BUCKETS = {
 
 def test_names_and_buckets_that_dashboards_know(metrics: PickerMetrics) -> None:
     handles = metrics.request("m", "m", "", 0)
-    for histogram in (handles.duration, handles.size, handles.input_tokens, handles.ttft):
+    for histogram in (handles.duration, handles.size, handles.input_tokens, handles.cached_tokens):
         histogram.observe(1)
+    metrics.first_token(handles, 1.0)
+    metrics.output(handles, 1.0)
     families = {family.name: family for family in metrics.registry.collect()}
     assert families.keys() >= NAMES
     for name, (first, last, count) in BUCKETS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -11,6 +12,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from poolpilot_picker.admin.page import Page, ProcessFacts, snapshot
 from poolpilot_picker.admin.views import Readiness, endpoint_rows
 from poolpilot_picker.errors import StartError
 
@@ -64,14 +66,16 @@ class AdminServer:
         self,
         address: tuple[str, int],
         pools: Callable[[], list[Pool]],
-        registry: CollectorRegistry,
+        events: CollectorRegistry,
+        facts: Callable[[], ProcessFacts],
         readiness: Callable[[], Readiness],
         now: Callable[[], float],
         describe: Callable[[], dict[str, Any]],
     ) -> None:
         self._address = address
         self._pools = pools
-        self._registry = registry
+        self._events = events
+        self._facts = facts
         self._readiness = readiness
         self._now = now
         self._describe = describe
@@ -111,7 +115,9 @@ class AdminServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        return web.Response(body=encoder(self._registry), headers={"content-type": content_type})
+        pools = [await snapshot(pool, self._now()) for pool in self._pools()]
+        body = await asyncio.to_thread(encoder, Page(self._events, pools, self._facts()))
+        return web.Response(body=body, headers={"content-type": content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:
         readiness = self._readiness()
@@ -151,8 +157,7 @@ class AdminServer:
         return _json({"decisions": found[: int(limit)]})
 
     async def _endpoints(self, _: web.Request) -> web.Response:
-        now = self._now()
-        return _json({"pools": {pool.name: endpoint_rows(pool, now) for pool in self._pools()}})
+        return _json({"pools": {pool.name: await endpoint_rows(pool, self._now()) for pool in self._pools()}})
 
     async def _config(self, _: web.Request) -> web.Response:
         return _json(self._describe())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -11,6 +12,10 @@ from poolpilot_picker.state.load import LoadEstimate
 
 if TYPE_CHECKING:
     from poolpilot_picker.flow.pool import Pool
+
+
+SLICE: Final = 50
+"""Rows made at a time: about a millisecond."""
 
 
 class Readiness(msgspec.Struct):
@@ -53,14 +58,18 @@ def _known(value: float) -> float | None:
     return round(float(value), 4) if math.isfinite(value) else None
 
 
-def endpoint_rows(pool: Pool, now: float) -> list[EndpointRow]:
-    """Rows in slot order."""
+async def endpoint_rows(pool: Pool, now: float) -> list[EndpointRow]:
+    """Rows in slot order. Requests go first: after every SLICE rows they get their turn."""
     table = pool.table
     load = LoadEstimate(table, now, pool.settings.stale_after_ms)
-    indexed = pool.prefixes.tokens()
-    rows = []
-    for endpoint in table:
+    indexed = pool.prefixes.tokens().copy()
+    rows: list[EndpointRow] = []
+    for position, endpoint in enumerate(list(table), 1):
+        if position % SLICE == 0:
+            await asyncio.sleep(0)
         slot = endpoint.slot
+        if table.slots[slot] is not endpoint:
+            continue  # gone meanwhile
         served = pool.adapters.served(slot)
         rows.append(
             EndpointRow(

@@ -143,7 +143,7 @@ class Account:
         placement.first_token_seen = True
         self.pool.first_token(placement, now)
         if self._handles is not None:
-            self._handles.ttft.observe((now - self.started) / 1000.0)
+            self.metrics.first_token(self._handles, (now - self.started) / 1000.0)
 
     def usage(self, placement: Placement, usage: Usage) -> None:
         """What the whole response told of its tokens."""
@@ -163,7 +163,7 @@ class Account:
         handles.input_tokens.observe(request.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
         handles.cached_tokens.observe(placement.cached_tokens if usage.cached_tokens is None else usage.cached_tokens)
         if usage.completion_tokens is not None:
-            handles.output_tokens.observe(usage.completion_tokens)
+            metrics.output(handles, usage.completion_tokens)
         handles.duration.observe((now - self.started) / 1000.0)
         metrics.ended(self.pool.name, outcome.value)
         code = ""

@@ -14,8 +14,8 @@ from poolpilot_picker.instruments.seldom import Seldom
 
 LABEL_VALUES: Final = 1_000
 """Distinct values kept per label; later ones are reported as `other`."""
-LABEL_SETS: Final = 1_000
-"""Distinct combinations kept of a request's labels: each has about 150 series. Later ones are `other` throughout."""
+LABEL_SETS: Final = 500
+"""Distinct combinations kept of a request's labels: each has about 110 series. Later ones are `other` throughout."""
 PICKED_SETS: Final = 10_000
 """The same for model × endpoint, which has one series."""
 LABEL_LENGTH: Final = 128
@@ -101,15 +101,14 @@ class SetCap:
 
 
 class RequestHandles(NamedTuple):
-    """Children of the request metrics for one label set."""
+    """Children of the request metrics for one label set. What only watched exchanges tell is made when it is told."""
 
+    labels: tuple[str, ...]
     total: Counter
     duration: Histogram
     size: Histogram
     input_tokens: Histogram
-    output_tokens: Histogram
     cached_tokens: Histogram
-    ttft: Histogram
     running: Gauge
 
 
@@ -212,17 +211,23 @@ class PickerMetrics:
                 self._handles.clear()
             labels = self._labels(model, target, tenant, priority)
             handles = self._handles[key] = RequestHandles(
+                labels=labels,
                 total=self._total.labels(*labels),
                 duration=self._duration.labels(*labels),
                 size=self._size.labels(*labels),
                 input_tokens=self._input.labels(*labels),
-                output_tokens=self._output.labels(*labels),
                 cached_tokens=self._cached.labels(*labels),
-                # Only event streams show their first token.
-                ttft=self._ttft.labels(*labels, "true"),
                 running=self._running.labels(*labels),
             )
         return handles
+
+    def first_token(self, handles: RequestHandles, seconds: float) -> None:
+        """The first token was seen: only event streams show it."""
+        self._ttft.labels(*handles.labels, "true").observe(seconds)
+
+    def output(self, handles: RequestHandles, tokens: float) -> None:
+        """The length of an answer is known."""
+        self._output.labels(*handles.labels).observe(tokens)
 
     def error(self, model: str, target: str, tenant: str, priority: int, code: str) -> None:
         """A request ended in an error of this code."""

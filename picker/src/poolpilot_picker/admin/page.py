@@ -1,0 +1,188 @@
+"""The metrics page: what was counted per event, and what the pools hold now, taken when the page is read.
+
+A page of many models or endpoints takes longer to write than a request may wait: what the pools hold is copied in small
+steps, and the text is made of the copies in a thread.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from poolpilot_picker.admin.views import EndpointRow, endpoint_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from poolpilot_picker.flow.pool import Pool
+
+PER_ENDPOINT: Final[tuple[tuple[str, str, Callable[[EndpointRow], float | None]], ...]] = (
+    ("poolpilot_endpoint_inflight", "Requests of this picker at the endpoint", lambda row: row.in_flight),
+    ("poolpilot_endpoint_foreign", "Sequences at the endpoint that others placed, estimated", lambda row: row.foreign),
+    ("poolpilot_endpoint_running", "Sequences the engine ran at the last sample", lambda row: row.running),
+    ("poolpilot_endpoint_waiting", "Sequences the engine queued at the last sample", lambda row: row.waiting),
+    ("poolpilot_endpoint_kv_usage", "Share of the KV cache in use at the last sample", lambda row: row.kv_usage),
+    (
+        "poolpilot_endpoint_prefill_queue_seconds",
+        "Predicted prefill work ahead of a new request",
+        lambda row: row.prefill_queue_ms / 1000.0,
+    ),
+    (
+        "poolpilot_endpoint_prefix_tokens",
+        "Prefix tokens thought to be in the engine's cache",
+        lambda row: row.indexed_tokens,
+    ),
+    (
+        "poolpilot_endpoint_telemetry_age_seconds",
+        "Age of the last sample",
+        lambda row: None if row.telemetry_age_ms is None else row.telemetry_age_ms / 1000.0,
+    ),
+    (
+        "poolpilot_endpoint_prefill_slowdown",
+        "Learned: prefill takes this times the profile's time",
+        lambda row: row.prefill_speed,
+    ),
+    (
+        "poolpilot_endpoint_decode_slowdown",
+        "Learned: a decode step takes this times the profile's time",
+        lambda row: row.decode_speed,
+    ),
+    ("poolpilot_endpoint_cache_trust", "Observed over predicted cache hits", lambda row: row.cache_trust),
+    (
+        "poolpilot_endpoint_failure_penalty_seconds",
+        "Cost added for recent failures",
+        lambda row: row.failure_penalty_ms / 1000.0,
+    ),
+)
+
+
+class PoolSnapshot(NamedTuple):
+    """What a pool held at one moment."""
+
+    name: str
+    rows: list[EndpointRow]
+    learned: dict[str, int]
+    """Observations by learner."""
+
+
+async def snapshot(pool: Pool, now: float) -> PoolSnapshot:
+    """Copies what the page says of a pool."""
+    return PoolSnapshot(pool.name, await endpoint_rows(pool, now), pool.learning_counts())
+
+
+class ProcessFacts(NamedTuple):
+    """Counts of the process that the rooms keep as plain numbers."""
+
+    version: str
+    streams_open: int
+    streams_ended: Mapping[str, int]
+    """By gRPC code."""
+    config_reloads: int
+    config_refusals: int
+    plugin_failures: Mapping[str, int]
+    telemetry_errors: Mapping[str, int]
+    telemetry_remarks: Mapping[str, int]
+    telemetry_polls: int
+    engine_restarts: int
+    discovery_failures: int
+
+
+class Page(NamedTuple):
+    """Everything on the page; may be read in any thread."""
+
+    events: CollectorRegistry
+    pools: Sequence[PoolSnapshot]
+    process: ProcessFacts
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as prometheus_client's encoders ask for them."""
+        yield from self.events.collect()
+        yield from _endpoints(self.pools)
+        yield from _averages(self.pools)
+        yield from _process(self.process)
+
+
+def _endpoints(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
+    labels = ["name", "model_server_endpoint"]
+    for name, text, value_of in PER_ENDPOINT:
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for pool, endpoints, _ in snapshots:
+            for row in endpoints:
+                value = value_of(row)
+                # A gauge that is not known is absent: zero would read as idle.
+                if value is not None:
+                    family.add_metric([pool, row.endpoint], value)
+        yield family
+    learned = CounterMetricFamily("poolpilot_learned", "Observations taken by each learner", labels=["name", "learner"])
+    for pool, _, counts in snapshots:
+        for learner, count in counts.items():
+            learned.add_metric([pool, learner], count)
+    yield learned
+
+
+def _averages(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
+    prefix = "llm_d_epp_"
+    ready = GaugeMetricFamily(prefix + "ready_endpoints", "Endpoints that may be chosen", labels=["name"])
+    queue = GaugeMetricFamily(prefix + "average_queue_size", "Mean of the engines' queues", labels=["name"])
+    running = GaugeMetricFamily(prefix + "average_running_requests", "Mean of running sequences", labels=["name"])
+    kv = GaugeMetricFamily(prefix + "average_kv_cache_utilization", "Mean KV cache use", labels=["name"])
+    each = GaugeMetricFamily(
+        prefix + "per_endpoint_queue_size", "Queue of each engine", labels=["name", "model_server_endpoint"]
+    )
+    for pool, endpoints, _ in snapshots:
+        wanted = [row for row in endpoints if not row.draining]
+        ready.add_metric([pool], len(wanted))
+        for family, values in (
+            (queue, [row.waiting for row in wanted]),
+            (running, [row.running for row in wanted]),
+            (kv, [row.kv_usage for row in wanted]),
+        ):
+            known = [value for value in values if value is not None]
+            if known:
+                family.add_metric([pool], math.fsum(known) / len(known))
+        for row in wanted:
+            if row.waiting is not None:
+                each.add_metric([pool, row.endpoint], row.waiting)
+    yield from (ready, queue, running, kv, each)
+
+
+def _process(facts: ProcessFacts) -> Iterator[Metric]:
+    info = GaugeMetricFamily("llm_d_epp_info", "Which build this is", labels=["commit", "build_ref"])
+    info.add_metric(["", facts.version], 1.0)
+    yield info
+    yield GaugeMetricFamily("llm_d_epp_extproc_streams_inflight", "Open ext_proc streams", value=facts.streams_open)
+    yield _counters(
+        "llm_d_epp_extproc_streams", "ext_proc streams that have ended, by gRPC code", "code", facts.streams_ended
+    )
+    yield _counter("poolpilot_telemetry_polls", "Reads of engine telemetry", facts.telemetry_polls)
+    yield _counter("poolpilot_engine_restarts", "Engine restarts seen", facts.engine_restarts)
+    yield _counter("poolpilot_discovery_failures", "Endpoint lists refused", facts.discovery_failures)
+    yield _counters(
+        "poolpilot_config_loads",
+        "Configuration files offered",
+        "result",
+        {"accepted": facts.config_reloads, "refused": facts.config_refusals},
+    )
+    yield _counters("poolpilot_plugin_failures", "Calls of a plugin that failed", "plugin", facts.plugin_failures)
+    yield _counters("poolpilot_telemetry_errors", "Failed reads of telemetry", "kind", facts.telemetry_errors)
+    yield _counters(
+        "poolpilot_telemetry_remarks", "Oddities of telemetry that was read", "kind", facts.telemetry_remarks
+    )
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    yield GaugeMetricFamily("poolpilot_max_resident_bytes", "Largest resident memory so far", value=rss)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
