@@ -236,7 +236,7 @@ def _pem(file: Path, flag: str) -> bytes:
 async def serve(options: Options, *, print_ready: bool) -> None:
     """Runs a picker until SIGTERM or SIGINT; a second signal ends the drain at once."""
     # A second series beside each counter, only to say when it was made.
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     picker = Picker(options)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
