@@ -59,11 +59,15 @@ class Stage:
         assert response.status == 200, response
         return connection, response
 
-    async def until_healthy(self, cluster: str, count: int) -> None:
-        """Envoy's own health checks have seen so many pickers."""
-        deadline = time.monotonic() + 15
-        name = f"cluster.{cluster}.membership_healthy"
-        while (await self.gateway.stats(name))[name] != count:
+    async def until_seen_healthy(self, cluster: str, count: int) -> None:
+        """So many pickers have each answered two more health checks of Envoy's, and count as healthy."""
+        deadline = time.monotonic() + 20
+        healthy, answered = f"cluster.{cluster}.membership_healthy", f"cluster.{cluster}.health_check.success"
+        before = (await self.gateway.stats(answered))[answered]
+        while True:
+            stats = await self.gateway.stats(f"cluster.{cluster}.")
+            if stats[healthy] == count and stats[answered] >= before + 2 * count:
+                return
             assert time.monotonic() < deadline, f"{cluster}: not {count} healthy pickers"
             await asyncio.sleep(0.05)
 
@@ -353,7 +357,7 @@ async def test_one_of_two_stops_gracefully_under_load(stage: Stage) -> None:
         for picker in (stage.left, stage.right):
             assert await picker.child.stop(grace_s=15) == 0
             await picker.start()
-            await stage.until_healthy("pair", 2)
+            await stage.until_seen_healthy("pair", 2)
 
     variants = [f"{kind}-pair" for kind in ("partial-close", "buffered-close", "duplex-close", "partial-hard")]
     got = await under_load(stage, variants, roll)
