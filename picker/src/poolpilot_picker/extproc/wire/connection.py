@@ -70,7 +70,8 @@ class Connection:
             (frames.MAX_HEADER_LIST_SIZE, limits.max_header_list_bytes),
         )
         self.sender.out.append(frames.settings(greeting))
-        self.sender.out.append(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
+        if limits.connection_window > frames.DEFAULT_WINDOW:
+            self.sender.out.append(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
 
     # ---- bytes
 

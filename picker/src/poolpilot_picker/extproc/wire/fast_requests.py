@@ -283,7 +283,7 @@ class RequestReader:
                 continue
             else:
                 raise Unfamiliar
-            if tag <= RESPONSE_BODY and not kind:
+            if REQUEST_HEADERS <= tag <= RESPONSE_BODY and not kind:
                 kind, payload = tag, chunk
             elif tag <= seen:
                 raise Unfamiliar
@@ -299,8 +299,6 @@ class RequestReader:
         if kind >= REQUEST_BODY:
             body, end = _body(payload)
             return Parts(kind, (), body, end, modes, metadata, attributes, observed)
-        if kind == FIRST:
-            raise Unfamiliar
         fields, end = self._headers(payload)
         return Parts(kind, fields, b"", end, modes, metadata, attributes, observed)
 

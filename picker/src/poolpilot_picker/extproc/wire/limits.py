@@ -27,6 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stream_window: int = 4 * MIB
     """Bytes that a peer may send on a stream ahead of us."""
     connection_window: int = 64 * MIB
+    """At least 65,535: what every connection begins with."""
     max_stream_backlog: int = MIB
     """Replies waiting for the peer's window on one stream: with more, the peer gets no further window there."""
     max_held_bytes: int = 512 * MIB
