@@ -61,10 +61,13 @@ def test_envoy_accepts_it(envoy_binary: Path, tmp_path: Path, flags: str) -> Non
 
 
 @pytest.mark.parametrize("tls", ["plain", "unverified", "verified", "wrong-name"])
-async def test_the_whole_path_from_the_commands(envoy_binary: Path, pods: Pods, tmp_path: Path, tls: str) -> None:
+async def test_the_whole_path_from_the_commands(
+    transport: str, envoy_binary: Path, pods: Pods, tmp_path: Path, tls: str
+) -> None:
     """Picker program, printed YAML, Envoy: a chat request reaches a pod; a picker with another's name is not asked."""
     certificate = ["--tls-cert", str(TLS / "server.crt"), "--tls-key", str(TLS / "server.key")]
-    picker = await ProgramPicker(tmp_path, pods.addresses, flags=[] if tls == "plain" else certificate).start()
+    flags = [] if tls == "plain" else certificate
+    picker = await ProgramPicker(tmp_path, pods.addresses, transport, flags=flags).start()
     ca = ["--picker-ca-file", str(TLS / "ca.crt"), "--picker-server-name"]
     trust = {
         "plain": [],

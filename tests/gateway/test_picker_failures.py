@@ -113,11 +113,13 @@ def stage_variants(folder: Path, alone: int, left: int, right: int, single: int)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def running(pods: Pods, envoy_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+async def running(
+    transport: str, pods: Pods, envoy_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Stage]:
     folder = tmp_path_factory.mktemp("failures")
-    pickers = [ProgramPicker(folder, pods.addresses, name=name) for name in ("alone", "left", "right")]
+    pickers = [ProgramPicker(folder, pods.addresses, transport, name=name) for name in ("alone", "left", "right")]
     one_address = "poolpilot:\n  fallbacks:\n    maxNumOfEndpoints: 1\n"
-    pickers.append(ProgramPicker(folder, pods.addresses, name="single", config=one_address))
+    pickers.append(ProgramPicker(folder, pods.addresses, transport, name="single", config=one_address))
     await asyncio.gather(*(picker.start() for picker in pickers))
     gateway = await start_gateway(folder, stage_variants(folder, *(picker.port for picker in pickers)))
     yield Stage(gateway, *pickers)
@@ -382,10 +384,10 @@ async def test_after_the_death_of_one_the_other_does_the_work(stage: Stage) -> N
 
 @pytest.mark.parametrize("mode", ["partial", "buffered"])
 async def test_the_end_of_the_drain_leaves_answers_whole(
-    pods: Pods, envoy_binary: Path, tmp_path: Path, mode: str
+    transport: str, pods: Pods, envoy_binary: Path, tmp_path: Path, mode: str
 ) -> None:
     """Longer than the drain time: the picker ends the stream with OK and the answer goes on without it."""
-    picker = await ProgramPicker(tmp_path, pods.addresses, drain_s=0.2).start()
+    picker = await ProgramPicker(tmp_path, pods.addresses, transport, drain_s=0.2).start()
     settings = EnvoySettings(
         pickers=(HostPort("127.0.0.1", picker.port),), eds_directory=str(tmp_path / "eds"), body_mode=MODES[mode]
     )

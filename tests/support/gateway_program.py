@@ -24,6 +24,7 @@ class ProgramPicker:
         self,
         folder: Path,
         endpoints: Sequence[str],
+        transport: str,
         *,
         name: str = "picker",
         drain_s: float = 20.0,
@@ -38,6 +39,7 @@ class ProgramPicker:
         argv = [
             sys.executable, "-m", "poolpilot_picker",
             "--listen", f"127.0.0.1:{self.port}",
+            "--transport", transport,
             "--admin", "127.0.0.1:0",
             "--endpoints", ",".join(endpoints),
             "--eds-dir", str(eds),
