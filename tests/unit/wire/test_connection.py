@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from h2.events import ConnectionTerminated, PingAckReceived, RemoteSettingsChanged
+from h2.events import PingAckReceived, RemoteSettingsChanged
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -604,19 +604,16 @@ def test_a_client_that_takes_nothing() -> None:
 
 
 def test_a_connection_without_streams_is_closed_in_good_order() -> None:
-    server = Server(QUICK)
-    peer = Peer(server)
-    peer.exchange()
-    one = peer.open(end=True)
-    peer.exchange()
-    finish(server.calls[one])
+    server = Server(QUICK, echo)
+    hello(server)
+    raw(server, headers(1, "END_HEADERS", "END_STREAM"))
     for now in range(0, 50_000, 900):
         server.connection.receive(b"", float(now))
-        server.connection.tick(float(now))
-    assert server.connection.open
+        assert tick(server, float(now)) == []
     server.connection.receive(b"", 50_001.0)
-    server.connection.tick(50_001.0)
-    assert any(isinstance(event, ConnectionTerminated) for event in peer.exchange())
+    said = tick(server, 50_001.0)
+    assert away(said) == [(2**31 - 1, 0)]
+    assert away(raw(server, PingFrame(0, said[-1].opaque_data, flags=["ACK"]))) == [(1, 0)]
     assert not server.connection.open and server.connection.failure is None
 
 
@@ -713,3 +710,20 @@ def test_a_listener_that_holds_too_much_resets_the_stream_that_would_add() -> No
     assert peer.reset_code(one) is None and peer.reset_code(two) == Code.ENHANCE_YOUR_CALM
     assert server.calls[two].closings == 1
     server.lost()
+
+
+def test_messages_are_cut_into_frames_that_the_peer_takes() -> None:
+    server = Server()
+    hello(server)
+    raw(server, frames.window_update(0, 10_000_000), frames.settings([(4, 10_000_000)]), headers(1))
+    stream = server.connection.streams[1]
+
+    def sizes(body: bytes) -> list[int]:
+        server.connection.send(stream, b"head", body)
+        return [one.body_len for one in frames_of(server.connection.take())]
+
+    assert sizes(b"x" * 16_375) == [16_384]
+    assert sizes(b"x" * 16_376) == [16_384, 1]
+    assert sizes(b"x" * 40_000) == [16_384, 16_384, 7_241]
+    raw(server, frames.settings([(5, 20_000)]))
+    assert sizes(b"x" * 40_000) == [20_000, 20_000, 9]
