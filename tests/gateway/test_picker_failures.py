@@ -14,102 +14,17 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from gateway_client import JSON, Headers, Http1, Response
-from gateway_envoy import Gateway, Variant, fail_hard, start_gateway
+from gateway_client import Http1
+from gateway_envoy import Variant, fail_hard, start_gateway
 from gateway_pods import Pods, sse_events
 from gateway_program import ProgramPicker
 from gateway_site import chat
-from poolpilot_picker.envoy.settings import BodyMode, EnvoySettings, FailureMode, HostPort, PoolCluster
+from gateway_stage import MODES, PATIENCE_S, WHOLE, Stage, rest, stage_variants
+from poolpilot_picker.envoy.settings import EnvoySettings, HostPort
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
-
-MODES = {"partial": BodyMode.BUFFERED_PARTIAL, "buffered": BodyMode.BUFFERED, "duplex": BodyMode.FULL_DUPLEX}
-EVENTS = 60
-WHOLE = b"".join(sse_events(EVENTS))
-PATIENCE_S = 0.5
-"""Message time-out of all variants."""
-
-
-class Stage:
-    """One Envoy and the pickers it knows: `alone`, the pair `left` and `right`, and `single` that names one address."""
-
-    def __init__(self, gateway: Gateway, *pickers: ProgramPicker) -> None:
-        self.gateway = gateway
-        self.alone, self.left, self.right, self.single = self.pickers = pickers
-
-    async def post(
-        self, variant: str, script: str = "*=ok", *, body: bytes | None = None, headers: Headers | None = None
-    ) -> Response:
-        """One exchange."""
-        async with await Http1.connect(self.gateway.ports[variant]) as connection:
-            sent = {**(headers or {}), "x-pod": script}
-            return await connection.request(headers=sent, body=body or chat(2_000, stream=True))
-
-    async def streaming(self, variant: str) -> tuple[Http1, Response]:
-        """A streamed answer that has begun: EVENTS events in about EVENTS × 10 ms."""
-        connection = await Http1.connect(self.gateway.ports[variant])
-        body = chat(2_000, stream=True)
-        connection.send_head(
-            "POST", "/v1/chat/completions", {**JSON, "x-pod": f"*=sse.{EVENTS}.10", "content-length": str(len(body))}
-        )
-        connection.writer.write(body)
-        response = await connection.read_head()
-        assert response.status == 200, response
-        return connection, response
-
-    async def until_seen_healthy(self, cluster: str, count: int) -> None:
-        """So many pickers have each answered two more health checks of Envoy's, and count as healthy."""
-        deadline = time.monotonic() + 20
-        healthy, answered = f"cluster.{cluster}.membership_healthy", f"cluster.{cluster}.health_check.success"
-        before = (await self.gateway.stats(answered))[answered]
-        while True:
-            stats = await self.gateway.stats(f"cluster.{cluster}.")
-            if stats[healthy] == count and stats[answered] >= before + 2 * count:
-                return
-            assert time.monotonic() < deadline, f"{cluster}: not {count} healthy pickers"
-            await asyncio.sleep(0.05)
-
-
-async def rest(connection: Http1, response: Response) -> bytes:
-    """What is left of a streamed answer."""
-    async with connection:
-        return b"".join([chunk async for chunk in connection.body_chunks(response)])
-
-
-def stage_variants(folder: Path, alone: int, left: int, right: int, single: int) -> list[Variant]:
-    variants = []
-    for name, mode in MODES.items():
-        for fail in FailureMode:
-            settings = EnvoySettings(
-                pickers=(HostPort("127.0.0.1", alone),),
-                eds_directory=str(folder / "eds"),
-                body_mode=mode,
-                fail=fail,
-                message_timeout_s=PATIENCE_S,
-            )
-            variants.append(Variant(f"{name}-{fail.value}", settings))
-            pair = EnvoySettings(
-                pickers=(HostPort("127.0.0.1", left), HostPort("127.0.0.1", right)),
-                picker_cluster="pair",
-                eds_directory=str(folder / "eds"),
-                body_mode=mode,
-                fail=fail,
-                message_timeout_s=PATIENCE_S,
-            )
-            variants.append(Variant(f"{name}-{fail.value}-pair", pair))
-        variants.append(Variant(f"{name}-hard", settings, fail_hard))
-        variants.append(Variant(f"{name}-hard-pair", pair, fail_hard))
-        original_dst = EnvoySettings(
-            pickers=(HostPort("127.0.0.1", single),),
-            picker_cluster="single",
-            cluster=PoolCluster.ORIGINAL_DST,
-            body_mode=mode,
-            message_timeout_s=PATIENCE_S,
-        )
-        variants.append(Variant(f"{name}-original-dst", original_dst))
-    return variants
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

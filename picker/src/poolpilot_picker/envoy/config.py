@@ -5,13 +5,12 @@ Every choice here was tested against a real Envoy (tests/gateway); docs/envoy.md
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from poolpilot_picker.envoy.balancing import TYPES, Message, baseline, lb_metadata, override_host, typed
 from poolpilot_picker.envoy.settings import (
-    Baseline,
     BodyMode,
     EnvoySettings,
-    FailureMode,
     HostPort,
     PodProtocol,
     PoolCluster,
@@ -19,10 +18,6 @@ from poolpilot_picker.envoy.settings import (
 )
 from poolpilot_picker.requests import headers
 
-Message = dict[str, Any]
-"""One protobuf message of Envoy's API in its JSON form."""
-
-_TYPES: Final = "type.googleapis.com/envoy."
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 EXT_PROC_SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -52,7 +47,7 @@ _NOT_TWICE: Final[Message] = {
     "retry_host_predicate": [
         {
             "name": "previous_hosts",
-            "typed_config": {"@type": _TYPES + "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+            "typed_config": {"@type": TYPES + "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
         }
     ],
     "host_selection_retry_max_attempts": 5,
@@ -87,10 +82,6 @@ def bootstrap(settings: EnvoySettings) -> Message:
     }
 
 
-def _typed(name: str, **fields: Any) -> Message:
-    return {"@type": _TYPES + name, **fields}
-
-
 def _duration(seconds: float) -> str:
     return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
@@ -103,7 +94,7 @@ def _address(where: HostPort) -> Message:
 
 
 def _listener(settings: EnvoySettings) -> Message:
-    manager = _typed(
+    manager = typed(
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=settings.name,
         stream_idle_timeout=_duration(settings.stream_idle_timeout_s),
@@ -112,7 +103,7 @@ def _listener(settings: EnvoySettings) -> Message:
         early_header_mutation_extensions=[
             {
                 "name": "strip",
-                "typed_config": _typed(
+                "typed_config": typed(
                     "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
                     mutations=[{"remove": name} for name in STRIPPED],
                 ),
@@ -124,7 +115,7 @@ def _listener(settings: EnvoySettings) -> Message:
         },
         http_filters=[
             *([] if settings.baseline else [_external_processor(settings)]),
-            {"name": "envoy.filters.http.router", "typed_config": _typed("extensions.filters.http.router.v3.Router")},
+            {"name": "envoy.filters.http.router", "typed_config": typed("extensions.filters.http.router.v3.Router")},
         ],
         **({"access_log": [_access_log(settings.access_log)]} if settings.access_log else {}),
     )
@@ -142,7 +133,7 @@ def _listener(settings: EnvoySettings) -> Message:
 def _access_log(path: str) -> Message:
     return {
         "name": "envoy.access_loggers.file",
-        "typed_config": _typed(
+        "typed_config": typed(
             "extensions.access_loggers.file.v3.FileAccessLog",
             path={"stdout": "/dev/stdout", "stderr": "/dev/stderr"}.get(path, path),
             log_format={"json_format": dict(_ACCESS_LOG_FIELDS)},
@@ -180,7 +171,7 @@ def _external_processor(settings: EnvoySettings) -> Message:
     duplex = settings.body_mode is BodyMode.FULL_DUPLEX
     return {
         "name": "envoy.filters.http.ext_proc",
-        "typed_config": _typed(
+        "typed_config": typed(
             "extensions.filters.http.ext_proc.v3.ExternalProcessor",
             grpc_service={
                 "envoy_grpc": {"cluster_name": settings.picker_cluster},
@@ -222,7 +213,7 @@ def _picker(settings: EnvoySettings) -> Message:
         "connect_timeout": "1s",
         "circuit_breakers": _no_small_limits(settings.max_streams, retries=settings.max_streams),
         "typed_extension_protocol_options": {
-            _HTTP_OPTIONS: _typed(
+            _HTTP_OPTIONS: typed(
                 "extensions.upstreams.http.v3.HttpProtocolOptions",
                 explicit_http_config={
                     "http2_protocol_options": {"connection_keepalive": {"interval": "30s", "timeout": "5s"}}
@@ -263,7 +254,7 @@ def _tls(settings: EnvoySettings) -> Message:
         }
     return {
         "name": "envoy.transport_sockets.tls",
-        "typed_config": _typed(
+        "typed_config": typed(
             "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
             common_tls_context=context,
             **({"sni": name} if name and not is_ip(name) else {}),
@@ -281,7 +272,7 @@ def _pool(settings: EnvoySettings) -> Message:
         "typed_extension_protocol_options": {_HTTP_OPTIONS: _pod_protocol(settings)},
     }
     if settings.baseline is not None:
-        policy = {Baseline.ROUND_ROBIN: _round_robin, Baseline.LEAST_REQUEST: _least_request}[settings.baseline]()
+        policy = baseline(settings.baseline)
         return {
             "name": settings.name,
             "type": _discovery(settings.endpoints),
@@ -295,7 +286,7 @@ def _pool(settings: EnvoySettings) -> Message:
             "type": "ORIGINAL_DST",
             **common,
             "lb_policy": "CLUSTER_PROVIDED",
-            "original_dst_lb_config": {"metadata_key": _lb_metadata(headers.DESTINATION)},
+            "original_dst_lb_config": {"metadata_key": lb_metadata(headers.DESTINATION)},
         }
     return {
         "name": settings.name,
@@ -310,7 +301,7 @@ def _pool(settings: EnvoySettings) -> Message:
                 }
             },
         },
-        "load_balancing_policy": {"policies": [_override_host(settings.fails)]},
+        "load_balancing_policy": {"policies": [override_host(settings.fails)]},
     }
 
 
@@ -326,63 +317,11 @@ def _pod_protocol(settings: EnvoySettings) -> Message:
             protocol = {
                 "use_downstream_protocol_config": {"http_protocol_options": http1, "http2_protocol_options": {}}
             }
-    return _typed(
+    return typed(
         "extensions.upstreams.http.v3.HttpProtocolOptions",
         **protocol,
         common_http_protocol_options={"idle_timeout": _duration(settings.pod_idle_timeout_s)},
     )
-
-
-def _override_host(fails: FailureMode) -> Message:
-    fallback = _least_request() if fails is FailureMode.OPEN else _nothing()
-    return {
-        "typed_extension_config": {
-            "name": "override_host",
-            "typed_config": _typed(
-                "extensions.load_balancing_policies.override_host.v3.OverrideHost",
-                override_host_sources=[{"header": headers.DESTINATION}],
-                selected_host_key=_lb_metadata(headers.SERVED),
-                fallback_policy={"policies": [fallback]},
-            ),
-        }
-    }
-
-
-def _round_robin() -> Message:
-    return {
-        "typed_extension_config": {
-            "name": "round_robin",
-            "typed_config": _typed("extensions.load_balancing_policies.round_robin.v3.RoundRobin"),
-        }
-    }
-
-
-def _least_request() -> Message:
-    return {
-        "typed_extension_config": {
-            "name": "least_request",
-            "typed_config": _typed("extensions.load_balancing_policies.least_request.v3.LeastRequest"),
-        }
-    }
-
-
-def _nothing() -> Message:
-    """A subset policy whose only subset matches nothing: picks no host, the client gets 503."""
-    return {
-        "typed_extension_config": {
-            "name": "nothing",
-            "typed_config": _typed(
-                "extensions.load_balancing_policies.subset.v3.Subset",
-                fallback_policy="NO_FALLBACK",
-                subset_selectors=[{"keys": ["never"]}],
-                subset_lb_policy={"policies": [_least_request()]},
-            ),
-        }
-    }
-
-
-def _lb_metadata(key: str) -> Message:
-    return {"key": headers.LB_NAMESPACE, "path": [{"key": key}]}
 
 
 def _no_small_limits(streams: int, *, retries: int) -> Message:

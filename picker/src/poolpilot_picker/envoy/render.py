@@ -9,7 +9,7 @@ import yaml
 from poolpilot_picker.envoy.settings import Baseline, BodyMode, EnvoySettings, FailureMode, PoolCluster
 
 if TYPE_CHECKING:
-    from poolpilot_picker.envoy.config import Message
+    from poolpilot_picker.envoy.balancing import Message
 
 _ALWAYS: Final = {
     "per_connection_buffer_limit_bytes": "the limit for prompts is request_body_buffer_limit",
