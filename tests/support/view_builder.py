@@ -66,7 +66,10 @@ def make_view(
     seed: int = 1,
     now: float = NOW,
 ) -> DecisionView:
-    """A view of everything that the table holds."""
+    """A view of everything that the table holds, its gauges taken as just sampled."""
+    there = np.nan_to_num(table.running) + np.nan_to_num(table.waiting)
+    table.foreign[:] = np.maximum(there - table.inflight, 0.0)
+    table.load_ms[:] = np.where(np.isnan(table.running), -np.inf, table.sample_ms)
     return DecisionView(
         request=request or InferenceRequest(request_id="r"),
         table=table,

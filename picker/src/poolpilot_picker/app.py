@@ -135,7 +135,6 @@ class Picker:
             ),
             token=options.engine_token,
             in_flight=feed.in_flight,
-            on_begin=feed.on_begin,
             now=now,
         )
         self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None else None

@@ -23,8 +23,6 @@ class PoolFeed:
         self._pool = pool
         self._now = now
         self._silent: set[tuple[str, int]] = set()
-        self._begun: dict[tuple[str, int], tuple[float, float, float]] = {}
-        """Counters of the ledger when the reading in progress began."""
 
     def _endpoint(self, spec: EndpointSpec) -> Endpoint | None:
         endpoint = self._pool.table.find(spec.address)
@@ -35,21 +33,14 @@ class PoolFeed:
         endpoint = self._endpoint(spec)
         return 0.0 if endpoint is None else float(self._pool.table.requests[endpoint.slot])
 
-    def on_begin(self, spec: EndpointSpec) -> None:
-        """A reading begins: what is placed from now on, it does not show."""
-        endpoint = self._endpoint(spec)
-        if endpoint is not None:
-            self._begun[spec.key] = self._pool.mark_sample_begin(endpoint)
-
     def on_sample(self, spec: EndpointSpec, sample: EngineSample) -> None:
         """A new reading."""
-        begun = self._begun.pop(spec.key, None)
         if spec.key in self._silent:
             self._silent.discard(spec.key)
             log.info("telemetry is back", extra={"endpoint": spec.address})
         endpoint = self._endpoint(spec)
         if endpoint is not None:
-            self._pool.apply_sample(endpoint, sample, self._now(), begun)
+            self._pool.apply_sample(endpoint, sample, self._now())
 
     def on_served_models(self, spec: EndpointSpec, models: ServedModels | None) -> None:
         """What the engine serves has changed."""
@@ -66,7 +57,6 @@ class PoolFeed:
 
     def on_unreachable(self, spec: EndpointSpec, reason: ErrorKind, since_ms: float) -> None:
         """Telemetry could not be read: said once, not with every poll."""
-        self._begun.pop(spec.key, None)
         if spec.key not in self._silent:
             # Pods come and go for months: those that went are forgotten here.
             self._silent &= {endpoint.spec.key for endpoint in self._pool.table}

@@ -251,7 +251,7 @@ def test_a_fault_in_everything_is_an_internal_error(monkeypatch: pytest.MonkeyPa
     def broken(*_: object) -> None:
         raise IndexError("table")
 
-    monkeypatch.setattr(desk.pool, "_candidates", broken)
+    monkeypatch.setattr("poolpilot_picker.flow.pool.candidates", broken)
     desk.headers()
     reply = refused(desk.body(chat()))
     assert reply.status == 500

@@ -68,7 +68,7 @@ def test_a_restart_forgets_the_sample() -> None:
     pool, feed = a_pool(OLD)
     feed.on_sample(OLD, SAMPLE)
     feed.on_restart(OLD)
-    assert not pool.table.sample_ms[0] > 0
+    assert not pool.table.load_ms[0] > 0
 
 
 def test_silence_is_said_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -228,15 +228,13 @@ async def test_one_read_of_an_endpoint_at_a_time():
     assert fleet.times(1)[1] <= 4_060
 
 
-async def test_the_begin_of_a_read_is_told_and_is_the_samples_time():
+async def test_the_begin_of_a_read_is_the_samples_time():
     fleet = Fleet()
     fleet.now = 77.0
     fleet.pages = {1: page()}
-    begun = []
-    source = fleet.source(on_begin=lambda one: begun.append((one.port, fleet.now)))
+    source = fleet.source()
     source.update([spec(1)])
     await fleet.pass_time(source, 100)
-    assert begun == [(1, 77.0)]
     assert fleet.sink.samples[0][1].taken_ms == 77.0
 
 

@@ -27,4 +27,4 @@ class Outcome(StrEnum):
 
 
 AGAINST_ENDPOINT = frozenset({Outcome.FAILED, Outcome.UNREACHABLE, Outcome.TIMED_OUT})
-NEVER_REACHED = frozenset({Outcome.UNREACHABLE, Outcome.LOCAL_REPLY})
+"""What makes an endpoint dearer for a while."""

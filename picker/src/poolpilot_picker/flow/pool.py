@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 import numpy as np
 
-from poolpilot_picker.errors import NoEndpoints
-from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, NEVER_REACHED, Outcome
+from poolpilot_picker.errors import PreconditionFailed
+from poolpilot_picker.flow.candidates import candidates, steer
+from poolpilot_picker.flow.learners import Learners, Lesson
+from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
+from poolpilot_picker.flow.readings import Readings
 from poolpilot_picker.flow.receipts import Receipt, ReceiptBook, make_receipt
-from poolpilot_picker.learning.cache_trust import CacheTrust
-from poolpilot_picker.learning.failures import Failures
 from poolpilot_picker.learning.lengths import OutputLengths
-from poolpilot_picker.learning.speed import SpeedLearner, soften
 from poolpilot_picker.learning.tokens import TokenScale
-from poolpilot_picker.requests.request import InferenceRequest
+from poolpilot_picker.requests.request import InferenceRequest, RequestKind
 from poolpilot_picker.routing.decision import Decision, Forecast
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
-    from poolpilot_picker.state.endpoints import Mask
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
-PREEMPTING_FOR_MS: Final = 5_000.0
-"""How long an engine counts as preempting after its counter grew."""
 HIT_SHARE_SMOOTHING: Final = 0.01
 
 
@@ -60,6 +57,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of exchanges whose response body is watched for lengths and first tokens, once enough are known."""
     receipt_share: float = 0.01
     receipts_kept: int = 1_000
+    pickers: int = 1
+    """Pickers that place requests in this pool without telling each other."""
 
 
 class Placement(msgspec.Struct):
@@ -72,10 +71,11 @@ class Placement(msgspec.Struct):
     observe: bool
     """Watch the response body."""
     cached_tokens: float
+    lesson: Lesson | None = None
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     output_tokens: float | None = None
-    """Counted in the answer, per request."""
+    """Counted in the answer, all sequences together."""
     first_token_seen: bool = False
 
 
@@ -101,153 +101,48 @@ class Pool:
         self.lengths = OutputLengths()
         self.tokens = TokenScale()
         self.receipts = ReceiptBook(self.settings.receipts_kept)
+        self._learners = Learners(self.table, self.lengths)
         self._rng = rng
-        self._speed: dict[Endpoint, SpeedLearner] = {}
-        self._trust: dict[Endpoint, CacheTrust] = {}
-        self._failures: dict[Endpoint, Failures] = {}
-        self._samples: dict[Endpoint, EngineSample] = {}
-        self._window_start: dict[Endpoint, EngineSample] = {}
-        self._failing: set[Endpoint] = set()
+        self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
         self._hit_share = 0.2
-        self._sequences_seen = 0
 
     # ---- placing
 
     def place(self, request: InferenceRequest, now: float) -> Placement:
         """Chooses an endpoint and books the request there, in one step. Raises RequestRefused."""
-        table = self.table
-        self._refresh_failures(now)
-        mask = self._candidates(request)
-        matched = self.prefixes.match(request.prefix, len(table))
-        cached = np.minimum(matched, max(0.0, request.prompt_tokens - 1.0))
-        adapter = request.adapter
-        if not adapter and self.adapters.is_adapter(request.target_model):
-            adapter = request.target_model
-        view = DecisionView(
-            request=request,
-            table=table,
-            now=now,
-            mask=mask,
-            cached_tokens=cached,
-            load=LoadEstimate(table, now, self.settings.stale_after_ms),
-            adapters=self.adapters,
-            rng=self._rng,
-            adapter=adapter,
-            expected_output=self.lengths.expected(request.target_model, request.tenant, request.max_tokens),
-            expected_rest=self.lengths.remaining(),
-            hit_share=self._hit_share,
-            indexed_tokens=self.prefixes.tokens()[: len(table)],
-        )
-        self._veto_models(view)
+        view = self._view(request, now)
+        steer(view)
         slots = self.policy.decide(view)
         chosen = slots[0]
-        forecast = (
-            view.cost.forecast(chosen)
-            if view.cost is not None
-            else Forecast(
-                output_tokens=view.expected_output,
-                uncached_tokens=max(1.0, request.prompt_tokens - float(cached[chosen])),
-            )
+        cached = float(view.cached_tokens[chosen])
+        if request.only_if_cached and cached <= 0:
+            raise PreconditionFailed("no decode worker has the requested KV cache")
+        decision = Decision(
+            endpoints=[self.table.at(slot) for slot in slots],
+            forecast=view.cost.forecast(chosen) if view.cost is not None else _unpredicted(view, cached),
+            view=view,
         )
-        decision = Decision(endpoints=[table.at(slot) for slot in slots], forecast=forecast, view=view)
         receipt = self._receipt(request, decision)
-        booking = self._book(request, decision, now)
+        observe = self._wants_observation(request)
+        booking, lesson = self._book(decision, cached)
         self.policy.placed(view, chosen)
         return Placement(
             request=request,
             booking=booking,
             destination=decision.destination,
-            predicted=forecast,
-            observe=self._wants_observation(request),
-            cached_tokens=float(cached[chosen]),
+            predicted=decision.forecast,
+            observe=observe,
+            cached_tokens=cached,
+            lesson=lesson,
             receipt=receipt,
         )
-
-    def _candidates(self, request: InferenceRequest) -> Mask:
-        table = self.table
-        mask = table.eligible.copy()
-        if request.subset is not None:
-            allowed = np.zeros(len(table), dtype=np.bool_)
-            for hint in request.subset:
-                for endpoint in self._hinted(hint):
-                    allowed[endpoint.slot] = True
-            mask &= allowed
-        if not mask.any():
-            raise NoEndpoints("failed to find endpoint candidates for serving the request")
-        return mask
-
-    def _hinted(self, hint: str) -> list[Endpoint]:
-        """Endpoints that one entry of a subset hint allows: `ip:port` exactly, a bare address with every port."""
-        exact = self.table.find(hint)
-        if exact is not None:
-            return [exact]
-        host = hint.strip("[]")
-        return [endpoint for endpoint in self.table.wanted() if endpoint.spec.host == host]
-
-    def _veto_models(self, view: DecisionView) -> None:
-        """Leaves the endpoints that serve the model; where none does, leaves all: the engine answers that best."""
-        model = view.request.target_model
-        if not model:
-            return
-        serving = self.adapters.serving(model)[: len(view.table)]
-        if (view.mask & serving).any():
-            view.keep(serving, "does not serve the model")
-
-    def _receipt(self, request: InferenceRequest, decision: Decision) -> Receipt | None:
-        if not request.receipt_wanted and self._rng.random() >= self.settings.receipt_share:
-            return None
-        receipt = make_receipt(self.name, request, decision, self.table.requests.tolist())
-        self.receipts.add(receipt)
-        return receipt
-
-    def _book(self, request: InferenceRequest, decision: Decision, now: float) -> Booking:
-        endpoint, forecast, view = decision.endpoints[0], decision.forecast, decision.view
-        self._advance(endpoint, now)
-        cold = self.adapters.book(endpoint.slot, view.adapter) if view.adapter else False
-        booking = Booking(
-            endpoint=endpoint,
-            placed_ms=now,
-            prompt_tokens=float(request.prompt_tokens),
-            uncached_tokens=forecast.uncached_tokens,
-            expected_output=forecast.output_tokens,
-            sequences=request.sequences,
-            prefill_ms=forecast.prefill_ms + forecast.adapter_ms,
-            ttft_ms=forecast.ttft_ms,
-            adapter=view.adapter,
-        )
-        self.ledger.book(booking, now)
-        try:
-            self._remember(request, decision, cold=cold)
-        except Exception:
-            # Whoever then places the request in another way must not find it booked already.
-            self.ledger.release(booking, now)
-            if view.adapter:
-                self.adapters.release(endpoint.slot, view.adapter)
-            raise
-        return booking
-
-    def _remember(self, request: InferenceRequest, decision: Decision, *, cold: bool) -> None:
-        """What was placed, for the learners and the prefix index."""
-        endpoint, forecast = decision.endpoints[0], decision.forecast
-        cached = float(decision.view.cached_tokens[endpoint.slot])
-        if request.is_inference:
-            self._speed[endpoint].placed(
-                forecast.uncached_tokens,
-                request.prompt_tokens - forecast.uncached_tokens,
-                forecast.ttft_ms,
-                cold_adapter=cold,
-            )
-            self._trust[endpoint].placed(cached)
-            if request.prompt_tokens > 0:
-                self._hit_share += HIT_SHARE_SMOOTHING * (cached / request.prompt_tokens - self._hit_share)
-        self.prefixes.insert(request.prefix, endpoint.slot)
 
     def place_anywhere(self, request: InferenceRequest, now: float) -> Placement:
         """Books at random among the endpoints that may be chosen: for when choosing itself has failed.
 
         Raises NoEndpoints. Nothing is predicted, so nothing will be learned from it but that the endpoint answers.
         """
-        mask = self._candidates(request)
+        mask = candidates(self.table, request)
         endpoint = self.table.at(self._rng.choice(np.flatnonzero(mask).tolist()))
         tokens = float(request.prompt_tokens)
         booking = Booking(
@@ -258,7 +153,6 @@ class Pool:
             expected_output=0.0,
             sequences=request.sequences,
             prefill_ms=0.0,
-            ttft_ms=0.0,
             adapter="",
         )
         return Placement(
@@ -270,6 +164,70 @@ class Pool:
             cached_tokens=0.0,
         )
 
+    def _view(self, request: InferenceRequest, now: float) -> DecisionView:
+        table, settings = self.table, self.settings
+        mask = candidates(table, request)
+        self._learners.refresh_penalties(now)
+        adapter = request.adapter
+        if not adapter and self.adapters.is_adapter(request.target_model):
+            adapter = request.target_model
+        return DecisionView(
+            request=request,
+            table=table,
+            now=now,
+            mask=mask,
+            cached_tokens=np.minimum(self.prefixes.match(request.prefix), max(0.0, request.prompt_tokens - 1.0)),
+            load=LoadEstimate(table, now, settings.stale_after_ms, settings.pickers),
+            adapters=self.adapters,
+            rng=self._rng,
+            adapter=adapter,
+            expected_output=self._expected_output(request),
+            expected_rest=self.lengths.remaining(),
+            hit_share=self._hit_share,
+            indexed_tokens=self.prefixes.tokens(),
+        )
+
+    def _expected_output(self, request: InferenceRequest) -> float:
+        if request.kind is RequestKind.EMBEDDINGS:
+            return 1.0
+        return self.lengths.expected(request.target_model, request.tenant, request.max_tokens)
+
+    def _receipt(self, request: InferenceRequest, decision: Decision) -> Receipt | None:
+        if not request.receipt_wanted and self._rng.random() >= self.settings.receipt_share:
+            return None
+        receipt = make_receipt(self.name, request, decision, self.table.requests.tolist())
+        self.receipts.add(receipt)
+        return receipt
+
+    def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
+        """All of it or, if something fails, none: whoever then places the request in another way finds it unbooked."""
+        endpoint, forecast, view = decision.endpoints[0], decision.forecast, decision.view
+        request, now = view.request, view.now
+        booking = Booking(
+            endpoint=endpoint,
+            placed_ms=now,
+            prompt_tokens=float(request.prompt_tokens),
+            uncached_tokens=forecast.uncached_tokens,
+            expected_output=forecast.output_tokens,
+            sequences=request.sequences,
+            prefill_ms=forecast.prefill_ms + forecast.adapter_ms,
+            adapter=view.adapter,
+        )
+        self._learners.advance(endpoint, now)
+        self.prefixes.insert(request.prefix, endpoint.slot)
+        lesson = self._teach(decision, cached) if request.is_inference else None
+        if view.adapter and self.adapters.book(endpoint.slot, view.adapter):
+            self._learners.loading(endpoint, forecast.adapter_ms)
+        self.ledger.book(booking, now)
+        return booking, lesson
+
+    def _teach(self, decision: Decision, cached: float) -> Lesson:
+        forecast, prompt = decision.forecast, decision.view.request.prompt_tokens
+        if prompt > 0:
+            self._hit_share += HIT_SHARE_SMOOTHING * (cached / prompt - self._hit_share)
+        uncached = forecast.uncached_tokens
+        return self._learners.placed(decision.endpoints[0], uncached, prompt - uncached, cached, forecast.ttft_ms)
+
     def _wants_observation(self, request: InferenceRequest) -> bool:
         if not request.is_inference:
             return False
@@ -279,23 +237,28 @@ class Pool:
 
     def served(self, placement: Placement, address: str, now: float, *, attempts: int = 1) -> bool:
         """The data plane says that `address` served, after so many attempts. True if the booking had to move."""
-        endpoint = self.table.find(address)
-        booking = placement.booking
-        if endpoint is None or endpoint is booking.endpoint or booking.released:
-            return False
+        booking, request = placement.booking, placement.request
         old = booking.endpoint
-        self._advance(old, now)
-        self._advance(endpoint, now)
+        if booking.released or address == old.address:
+            return False
+        endpoint = self.table.find(address) or self.table.find_draining(address)
+        if endpoint is None or endpoint is old:
+            return False
+        self._learners.advance(old, now)
+        self._learners.advance(endpoint, now)
         if booking.adapter:
             self.adapters.release(old.slot, booking.adapter)
             self.adapters.book(endpoint.slot, booking.adapter)
-        self._withdraw(old, booking)
         for tried in self._tried_before(placement, address, attempts):
-            self._failed(tried, now)
-        self.ledger.move(booking, endpoint, now)
-        if old.draining and self.table.slots[old.slot] is not old:
-            self._forget(old)
-        self.prefixes.insert(placement.request.prefix, endpoint.slot)
+            self._learners.failed(tried, now)
+        cached = min(float(self.prefixes.match(request.prefix)[endpoint.slot]), max(0.0, booking.prompt_tokens - 1.0))
+        uncached = booking.prompt_tokens - cached
+        if placement.lesson is not None:
+            self._learners.withdrawn(old, placement.lesson)
+            placement.lesson = self._learners.placed(endpoint, uncached, cached, cached)
+        self.ledger.move(booking, endpoint, now, uncached)
+        self.prefixes.insert(request.prefix, endpoint.slot)
+        self._forget_if_dropped(old)
         return True
 
     def _tried_before(self, placement: Placement, address: str, attempts: int) -> list[Endpoint]:
@@ -313,7 +276,7 @@ class Pool:
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
         if placement.booking.phase is Phase.PREFILL:
-            self._advance(placement.booking.endpoint, now)
+            self._learners.advance(placement.booking.endpoint, now)
             self.ledger.first_token(placement.booking, now)
 
     def finish(self, placement: Placement, outcome: Outcome, now: float) -> bool:
@@ -322,178 +285,74 @@ class Pool:
         endpoint = booking.endpoint
         if booking.released:
             return False
-        self._advance(endpoint, now)
+        self._learners.advance(endpoint, now)
         if booking.adapter:
             self.adapters.release(endpoint.slot, booking.adapter)
-        if outcome in NEVER_REACHED:
-            self._withdraw(endpoint, booking)
-        self.ledger.release(booking, now)
+        self.ledger.release(booking, now, answered=outcome is Outcome.SERVED)
         placement.outcome = outcome
-        if outcome in AGAINST_ENDPOINT:
-            self._failed(endpoint, now)
-        elif outcome is Outcome.SERVED:
-            self._succeeded(endpoint, now)
+        if outcome is Outcome.SERVED:
+            self._learners.succeeded(endpoint, now)
             if placement.output_tokens is not None and request.is_inference:
                 per_sequence = placement.output_tokens / max(1, request.sequences)
                 self.lengths.observe(request.target_model, request.tenant, per_sequence)
-        if endpoint.draining and self.table.slots[endpoint.slot] is not endpoint:
-            self._forget(endpoint)
+        elif placement.lesson is not None:
+            self._learners.withdrawn(endpoint, placement.lesson)
+        if outcome in AGAINST_ENDPOINT:
+            self._learners.failed(endpoint, now)
+        self._forget_if_dropped(endpoint)
         return True
 
     def usage(self, placement: Placement, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Usage that a pod's answer carried."""
+        request = placement.request
         if output_tokens is not None:
             placement.output_tokens = float(output_tokens)
-        if prompt_tokens is not None and placement.request.complete:
-            self.tokens.observe(placement.request.target_model, placement.request.prompt_tokens, prompt_tokens)
+        if prompt_tokens is not None and request.complete:
+            self.tokens.observe(request.target_model, request.text_tokens, request.fixed_tokens, prompt_tokens)
 
     # ---- what sources report
 
     def apply_endpoints(self, specs: Iterable[EndpointSpec]) -> tuple[list[Endpoint], list[Endpoint]]:
         """Discovery's wanted set; returns (added, removed). Endpoints that stay keep everything known of them."""
-        held = {endpoint: endpoint.slot for endpoint in self.table}
+        before = list(self.table)
         added, removed = self.table.apply(specs)
-        slots = len(self.table)
-        self.prefixes.resize(slots)
-        self.adapters.resize(slots)
-        for endpoint, slot in held.items():
-            if self.table.slots[slot] is not endpoint:
+        for endpoint in before:
+            if not self.table.holds(endpoint):
                 self._forget(endpoint)
-        for endpoint in added:
-            if endpoint not in self._speed:
-                self._speed[endpoint] = SpeedLearner(endpoint.model)
-                self._trust[endpoint] = CacheTrust()
-                self._failures[endpoint] = Failures()
+        self._resize()
+        self._learners.apply_endpoints()
         return added, removed
+
+    def _resize(self) -> None:
+        self.prefixes.resize(len(self.table))
+        self.adapters.resize(len(self.table))
 
     def _forget(self, endpoint: Endpoint) -> None:
         """The endpoint's slot is free: nothing of it may reach who gets the slot next."""
-        for known in (self._speed, self._trust, self._failures, self._samples, self._window_start):
-            known.pop(endpoint, None)
-        self._failing.discard(endpoint)
+        self._readings.forget(endpoint)
+        self._learners.forget(endpoint)
+        self.ledger.forget(endpoint)
         self.prefixes.clear(endpoint.slot)
         self.adapters.clear(endpoint.slot)
 
-    def mark_sample_begin(self, endpoint: Endpoint) -> tuple[float, float, float]:
-        """Counters at the moment a sample is begun; hand them to apply_sample with the sample."""
-        table, slot = self.table, endpoint.slot
-        return (
-            float(table.placed_total[slot]),
-            float(table.finished_total[slot]),
-            float(table.placed_uncached_total[slot]),
-        )
+    def _forget_if_dropped(self, endpoint: Endpoint) -> None:
+        """Its last booking may have been all that kept an endpoint."""
+        if not self.table.holds(endpoint):
+            self._forget(endpoint)
+            self._resize()
 
-    def apply_sample(
-        self, endpoint: Endpoint, sample: EngineSample, now: float, mark: tuple[float, float, float] | None = None
-    ) -> None:
-        """A telemetry sample arrived. Without `mark`, what was placed while it was read counts as seen by it."""
-        table, slot = self.table, endpoint.slot
-        if table.slots[slot] is not endpoint or sample.taken_ms < table.sample_ms[slot]:
-            return
-        placed, finished, uncached = mark or self.mark_sample_begin(endpoint)
-        previous = self._samples.get(endpoint)
-        table.sample_ms[slot] = sample.taken_ms
-        table.placed_at_sample[slot] = placed
-        table.finished_at_sample[slot] = finished
-        table.uncached_at_sample[slot] = uncached
-        # Missing is not zero: a gauge that vanished is unknown, a fact once told stays true.
-        table.running[slot] = np.nan if sample.running is None else sample.running
-        table.waiting[slot] = np.nan if sample.waiting is None else sample.waiting
-        table.kv_usage[slot] = np.nan if sample.kv_usage is None else sample.kv_usage
-        if sample.kv_capacity_tokens and table.kv_capacity[slot] != sample.kv_capacity_tokens:
-            table.kv_capacity[slot] = sample.kv_capacity_tokens
-        if sample.kv_capacity_tokens:
-            self.prefixes.set_capacity(
-                slot, 0.0 if sample.prefix_caching is False else float(sample.kv_capacity_tokens)
-            )
-        if sample.block_tokens:
-            table.block_tokens[slot] = sample.block_tokens
-        if sample.max_sequences:
-            table.max_sequences[slot] = sample.max_sequences
-        self.adapters.apply_sample(slot, sample)
-        before = previous.preemptions if previous is not None else None
-        if before is not None and sample.preemptions is not None and sample.preemptions > before:
-            table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
-        self._samples[endpoint] = sample
-        if sample.waiting is not None:
-            self.ledger.reconcile_queue(endpoint, sample.taken_ms, sample.waiting, now)
-        self._learn_window(endpoint, sample, now)
-
-    def _learn_window(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
-        if sample.inter_token is None or sample.ttft is None:
-            return
-        start = self._window_start.get(endpoint)
-        speed = self._speed[endpoint]
-        if start is None:
-            self._window_start[endpoint] = sample
-            speed.restart_window(now)
-            return
-        self._advance(endpoint, now)
-        if not speed.due(now) or start.inter_token is None or start.ttft is None:
-            return
-        tokens = sample.inter_token.count - start.inter_token.count
-        firsts = sample.ttft.count - start.ttft.count
-        self._window_start[endpoint] = sample
-        if tokens < 0 or firsts < 0:
-            speed.restart_window(now)
-            return
-        changed = speed.close_window(
-            now,
-            inter_token_s=sample.inter_token.sum_s - start.inter_token.sum_s,
-            tokens=tokens,
-            ttft_s=sample.ttft.sum_s - start.ttft.sum_s,
-            first_tokens=firsts,
-        )
-        slot = endpoint.slot
-        self.table.prefill_share[slot] = speed.prefill_share
-        if sample.cached_prompt_tokens is not None and start.cached_prompt_tokens is not None:
-            trust = self._trust[endpoint]
-            trust.close_window(max(0.0, sample.cached_prompt_tokens - start.cached_prompt_tokens))
-            self.table.cache_trust[slot] = trust.trust
-        self._learn_lengths(start, sample)
-        if changed:
-            self._publish_speeds()
-
-    def _learn_lengths(self, start: EngineSample, sample: EngineSample) -> None:
-        counters = (
-            sample.generated_tokens,
-            start.generated_tokens,
-            sample.requests_succeeded,
-            start.requests_succeeded,
-        )
-        if None in counters:
-            return
-        tokens = (sample.generated_tokens or 0.0) - (start.generated_tokens or 0.0)
-        answers = (sample.requests_succeeded or 0.0) - (start.requests_succeeded or 0.0)
-        if answers >= 5 and tokens > 0:
-            self.lengths.observe_mean(tokens / answers, answers)
-
-    def _publish_speeds(self) -> None:
-        """Writes the residuals, softened over the fleet, into the table."""
-        endpoints = [endpoint for endpoint in self.table if endpoint in self._speed]
-        prefill = soften(np.array([self._speed[endpoint].prefill for endpoint in endpoints]))
-        decode = soften(np.array([self._speed[endpoint].decode for endpoint in endpoints]))
-        for endpoint, slower_prefill, slower_decode in zip(endpoints, prefill, decode, strict=True):
-            self.table.set_speed(endpoint, float(slower_prefill), float(slower_decode))
+    def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
+        """A telemetry sample arrived. One that is older than what is known is dropped."""
+        self._readings.apply(endpoint, sample, now)
 
     def apply_served_models(self, endpoint: Endpoint, served: ServedModels | None) -> None:
         """`/v1/models` was read; None when it could not be."""
-        if self.table.slots[endpoint.slot] is endpoint:
+        if self.table.holds(endpoint):
             self.adapters.set_served(endpoint.slot, served)
 
     def restarted(self, endpoint: Endpoint, now: float) -> None:
         """The engine restarted: its caches are empty and its counters begin again."""
-        slot = endpoint.slot
-        if self.table.slots[slot] is not endpoint:
-            return
-        self.prefixes.clear(slot)
-        self.adapters.restarted(slot)
-        self._samples.pop(endpoint, None)
-        self._window_start.pop(endpoint, None)
-        self._speed[endpoint].restart_window(now)
-        self._trust[endpoint].restart()
-        self.table.preempting_until_ms[slot] = -np.inf
-        self.table.sample_ms[slot] = -np.inf
+        self._readings.restarted(endpoint, now)
 
     # ---- what was learned
 
@@ -502,43 +361,10 @@ class Pool:
         return {
             "lengths": self.lengths.observed,
             "token_scale": self.tokens.observed,
-            "speed_windows": sum(speed.windows for speed in self._speed.values()),
-            "failing_endpoints": len(self._failing),
+            **self._learners.counts(),
         }
 
-    def _advance(self, endpoint: Endpoint, now: float) -> None:
-        speed = self._speed.get(endpoint)
-        if speed is None:
-            return
-        table, slot = self.table, endpoint.slot
-        sequences = float(table.inflight[slot])
-        elapsed = sequences * now - float(table.started_sum_ms[slot])
-        prompt = float(table.prompt_tokens[slot])
-        step = speed.decode * speed.model.step(sequences, prompt)
-        generated = min(max(0.0, elapsed / step), 2.0 * float(table.expected_tokens[slot]))
-        speed.advance(now, sequences, prompt + generated)
 
-    def _withdraw(self, endpoint: Endpoint, booking: Booking) -> None:
-        speed = self._speed.get(endpoint)
-        if speed is not None:
-            speed.withdrawn(booking.ttft_ms)
-
-    def _failed(self, endpoint: Endpoint, now: float) -> None:
-        failures = self._failures.get(endpoint)
-        if failures is not None:
-            failures.failed(now)
-            self._failing.add(endpoint)
-            self.table.failure_ms[endpoint.slot] = failures.penalty_ms(now)
-
-    def _succeeded(self, endpoint: Endpoint, now: float) -> None:
-        if endpoint in self._failing:
-            self._failures[endpoint].succeeded(now)
-
-    def _refresh_failures(self, now: float) -> None:
-        """Penalties fade with time: those of the endpoints that have one are brought up to date before a decision."""
-        for endpoint in list(self._failing):
-            penalty = self._failures[endpoint].penalty_ms(now)
-            self.table.failure_ms[endpoint.slot] = penalty
-            if penalty < 1.0:
-                self.table.failure_ms[endpoint.slot] = 0.0
-                self._failing.discard(endpoint)
+def _unpredicted(view: DecisionView, cached: float) -> Forecast:
+    """What is booked where the policy predicts nothing."""
+    return Forecast(output_tokens=view.expected_output, uncached_tokens=max(1.0, view.request.prompt_tokens - cached))

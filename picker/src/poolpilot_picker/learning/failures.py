@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 PENALTY_MS: Final = 1_000.0
 """Cost of one recent failure."""
 MOST: Final = 20.0
-HALF_LIFE_MS: Final = 10_000.0
+HALF_LIFE_MS: Final = 5_000.0
 """Without traffic a penalty halves in this time: an endpoint that recovered is tried again."""
 
 
@@ -21,7 +22,7 @@ class Failures:
         self._at_ms = 0.0
 
     def _decayed(self, now: float) -> float:
-        return self._count * 0.5 ** (max(0.0, now - self._at_ms) / HALF_LIFE_MS)
+        return self._count * math.exp2(min(0.0, self._at_ms - now) / HALF_LIFE_MS)
 
     def failed(self, now: float) -> None:
         """A connection failed or was reset, or the pod answered 5xx."""

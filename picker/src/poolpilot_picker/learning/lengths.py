@@ -1,7 +1,7 @@
 """How long answers are: mean and second moment per (model, tenant), from observed answers and the engines' counters.
 
-An estimate falls back from the pair to the model to all; each level starts from a weak prior, so the first answers count.
-Aborted answers are censored, not short: they teach nothing here.
+An estimate falls back from the pair to the model to all; each level starts from a weak prior, so the first answers
+count. Aborted answers are censored, not short: they teach nothing here.
 """
 
 from __future__ import annotations

@@ -1,79 +1,127 @@
 """How much slower or faster an endpoint is than its profile: residuals from the engine's own histograms, per window.
 
 Completion times alone teach nonsense (they mix length, later load and speed), so the engine's mean inter-token time is
-compared with the mean predicted step time over the same window, and its mean TTFT with the mean TTFT predicted for what was
-placed in it. Prefill and decode are learned apart.
+compared with the mean predicted step time over the same window, and its mean TTFT with the mean TTFT predicted for what
+was placed in it. Prefill and decode are learned apart. What an endpoint has not shown yet is taken from its peers.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from poolpilot_picker.config.step_models import StepModel
 
-from poolpilot_picker.config.step_models import StepModel
-
-WINDOW_MS: Final = 5_000.0
+WINDOW_MS: Final = 4_500.0
+"""Histograms are read about every 5 s; a reading that comes a little early still ends a window."""
 GAIN: Final = 0.45
 """Share of the log-error taken per window; 0.15 is too slow, 1.0 oscillates."""
 BOUNDS: Final = (0.25, 4.0)
+TTFT_RATIO_BOUNDS: Final = (0.5, 2.0)
+LEAST_TOKENS: Final = 50.0
 HALF_TRUST_TOKENS: Final = 200.0
 HALF_TRUST_REQUESTS: Final = 5.0
 SOFT_BAND: Final = 0.07
-"""Log-residuals within this of the fleet's median are noise: they shrink to it."""
+"""Log-residuals within this of the peers' are noise: they shrink to it."""
 MAX_PREFILL_SHARE: Final = 0.7
 SHARE_SMOOTHING: Final = 0.3
+LOAD_MS: Final = 500.0
+"""Assumed length of an adapter load where no prediction says."""
+MOST_LOADING: Final = 0.25
+"""A window with so much of its time in adapter loads teaches nothing; with less, proportionally less."""
+FADE: Final = 0.9
+"""Share of what was learned that is left after a window that gave nothing to learn: half in about 30 s."""
 
 
 def _clamp(value: float, low: float, high: float) -> float:
     return min(high, max(low, value))
 
 
+class Residual:
+    """A factor on predicted times, learned as a logarithm, and how much of it was learned.
+
+    `log` starts at 0 with `evidence` 0; each lesson takes a share of both the way to its value and to 1. So `log` is
+    `evidence` × the mean lesson, and what is missing to 1 is left to the peers.
+    """
+
+    __slots__ = ("evidence", "log")
+
+    def __init__(self) -> None:
+        self.log = 0.0
+        self.evidence = 0.0
+
+    def learn(self, factor: float, gain: float) -> None:
+        """One lesson, 0 ≤ gain ≤ 1."""
+        self.log += gain * (math.log(factor) - self.log)
+        self.evidence += gain * (1.0 - self.evidence)
+
+    def fade(self) -> None:
+        """Nothing was learned lately: an endpoint that is avoided for what it was once is tried again."""
+        self.log *= FADE
+        self.evidence *= FADE
+
+    def factor(self, peers: Residual) -> float:
+        """Best guess: own lessons, and the peers' for what they leave open. Within SOFT_BAND of theirs: theirs."""
+        common = peers.log / peers.evidence if peers.evidence > 0.0 else 0.0
+        apart = self.log - self.evidence * common
+        return math.exp(common + math.copysign(max(abs(apart) - SOFT_BAND, 0.0), apart))
+
+
 class SpeedLearner:
-    """One endpoint's residuals. `prefill` and `decode` multiply the profile's times (> 1: slower than the profile)."""
+    """One endpoint's residuals. They multiply the profile's times (> 1: slower than the profile)."""
 
     def __init__(self, model: StepModel) -> None:
         self.model = model
-        self.prefill = 1.0
-        self.decode = 1.0
+        self.prefill = Residual()
+        self.decode = Residual()
         self.prefill_share = 0.0
-        self.windows = 0
-        """Windows that taught something."""
+        self.lessons = 0
+        """Windows that taught something, of prefill and of decode."""
+        self.window = 0
+        """Number of the running window: what a placement keeps, to be withdrawn from it and no other."""
         self._since_ms: float | None = None
-        self._at_ms: float | None = None
-        self._step_sum = 0.0
-        self._step_weight = 0.0
-        self._busy_ms = 0.0
-        self._work_ms = 0.0
+        self._at_ms = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._step_sum = self._step_weight = self._work_ms = 0.0
         self._ttft_sum = 0.0
         self._ttft_count = 0
-        self._cold_loads = 0
+        self._loading_ms = self._stalled_ms = 0.0
 
     def advance(self, now: float, sequences: float, context_tokens: float) -> None:
         """Accounts for the time since the last call, during which this many sequences were here."""
+        elapsed = now - self._at_ms
+        self._at_ms = now
         if self._since_ms is None:
             self._since_ms = now
-        elapsed = 0.0 if self._at_ms is None else now - self._at_ms
-        self._at_ms = now
-        if elapsed <= 0 or sequences <= 0:
+        elif elapsed > 0 and sequences > 0:
+            weight = elapsed * sequences
+            self._step_sum += weight * self.model.step(min(sequences, self.model.max_sequences), context_tokens)
+            self._step_weight += weight
+
+    def placed(self, work_ms: float, ttft_ms: float) -> int:
+        """A request was placed here: its prefill work by the profile, and the TTFT that was predicted for it (0: none
+        was). Returns the window it counts in."""
+        self._work_ms += work_ms
+        if ttft_ms > 0:
+            self._ttft_sum += ttft_ms
+            self._ttft_count += 1
+        return self.window
+
+    def loading(self, load_ms: float, sequences: float) -> None:
+        """An adapter must be loaded here first, which stalls the whole batch of `sequences`."""
+        self._loading_ms += load_ms
+        self._stalled_ms += load_ms * sequences
+
+    def withdrawn(self, window: int, work_ms: float, ttft_ms: float) -> None:
+        """A request placed in `window` was not answered by the engine (local reply, failed connection, abort): what was
+        predicted for it is compared with nothing."""
+        if window != self.window:
             return
-        decoding = min(sequences, float(self.model.max_sequences))
-        weight = elapsed * sequences
-        self._step_sum += self.model.step(decoding, context_tokens) * weight
-        self._step_weight += weight
-        self._busy_ms += elapsed
-
-    def placed(self, uncached: float, cached: float, ttft_ms: float, *, cold_adapter: bool) -> None:
-        """A request was placed here; `ttft_ms` is what was predicted for it."""
-        self._work_ms += self.model.prefill(uncached, cached)
-        self._ttft_sum += ttft_ms
-        self._ttft_count += 1
-        self._cold_loads += cold_adapter
-
-    def withdrawn(self, ttft_ms: float) -> None:
-        """A placed request never reached the engine (local reply, failed connection): it predicts nothing."""
-        if self._ttft_count:
+        self._work_ms = max(0.0, self._work_ms - work_ms)
+        if ttft_ms > 0:
             self._ttft_sum -= ttft_ms
             self._ttft_count -= 1
 
@@ -82,44 +130,45 @@ class SpeedLearner:
         return self._since_ms is not None and now - self._since_ms >= WINDOW_MS
 
     def close_window(
-        self, now: float, *, inter_token_s: float, tokens: float, ttft_s: float, first_tokens: float
-    ) -> bool:
-        """Learns from one window: sums (seconds) and counts that the engine's histograms grew by. True if anything changed.
+        self, now: float, *, inter_token_s: float, tokens: float, ttft_s: float, first_tokens: float, prefill: float
+    ) -> None:
+        """Learns from one window: sums (seconds) and counts that the engine's histograms grew by; `prefill`: the
+        residual with which TTFTs were predicted in it.
 
-        A window with an adapter load in it teaches nothing: the load stalls the whole batch.
+        Adapter loads stall the whole batch: their time is taken out, and the more there was of it the less is learned.
         """
-        since = self._since_ms if self._since_ms is not None else now
-        share = self.prefill * self._work_ms / max(1.0, now - since)
+        elapsed = max(1.0, now - self._since_ms) if self._since_ms is not None else WINDOW_MS
+        share = prefill * self._work_ms / elapsed
         self.prefill_share += SHARE_SMOOTHING * (min(share, MAX_PREFILL_SHARE) - self.prefill_share)
-        changed = False
-        if not self._cold_loads:
-            if tokens > 50 and self._step_weight > 0:
-                observed = 1000.0 * inter_token_s / tokens * (1.0 - self.prefill_share)
-                ratio = _clamp(observed / (self._step_sum / self._step_weight), *BOUNDS)
-                gain = GAIN * tokens / (tokens + HALF_TRUST_TOKENS)
-                self.decode *= (ratio / self.decode) ** gain
-                changed = True
-            if first_tokens >= 1 and self._ttft_count > 0 and self._ttft_sum > 0:
-                predicted = self._ttft_sum / self._ttft_count
-                ratio = _clamp(1000.0 * ttft_s / first_tokens / predicted, 0.5, 2.0)
-                gain = GAIN * first_tokens / (first_tokens + HALF_TRUST_REQUESTS)
-                self.prefill = _clamp(self.prefill * ratio**gain, *BOUNDS)
-                changed = True
-        self.windows += changed
+        clean = GAIN * max(0.0, 1.0 - self._loading_ms / (MOST_LOADING * elapsed))
+        self._learn_decode(clean, 1000.0 * inter_token_s, tokens)
+        self._learn_prefill(clean, 1000.0 * ttft_s, first_tokens, prefill)
         self.restart_window(now)
-        return changed
+
+    def _learn_decode(self, gain: float, inter_token_ms: float, tokens: float) -> None:
+        readable = LEAST_TOKENS < tokens < math.inf and 0.0 < inter_token_ms < math.inf
+        if gain <= 0.0 or not readable or self._step_weight <= 0.0:
+            self.decode.fade()
+            return
+        decoding = max(inter_token_ms - self._stalled_ms, BOUNDS[0] * inter_token_ms)
+        observed = decoding / tokens * (1.0 - self.prefill_share)
+        factor = _clamp(observed / (self._step_sum / self._step_weight), *BOUNDS)
+        self.decode.learn(factor, gain * tokens / (tokens + HALF_TRUST_TOKENS))
+        self.lessons += 1
+
+    def _learn_prefill(self, gain: float, ttft_ms: float, first_tokens: float, prefill: float) -> None:
+        readable = 1.0 <= first_tokens < math.inf and 0.0 < ttft_ms < math.inf
+        if gain <= 0.0 or not readable or not self._ttft_count:
+            self.prefill.fade()
+            return
+        predicted = max(1e-3, self._ttft_sum / self._ttft_count)
+        ratio = _clamp(ttft_ms / first_tokens / predicted, *TTFT_RATIO_BOUNDS)
+        factor = _clamp(prefill * ratio, *BOUNDS)
+        self.prefill.learn(factor, gain * first_tokens / (first_tokens + HALF_TRUST_REQUESTS))
+        self.lessons += 1
 
     def restart_window(self, now: float) -> None:
         """Forgets the running window: after an engine restart its counters mean something else."""
-        self._since_ms = now
-        self._step_sum = self._step_weight = self._busy_ms = self._work_ms = self._ttft_sum = 0.0
-        self._ttft_count = self._cold_loads = 0
-
-
-def soften(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shrinks log-residuals by SOFT_BAND towards the fleet's median, shape (endpoints,): identical hardware looks identical."""
-    if len(residuals) < 2:
-        return residuals
-    median = float(np.median(residuals))
-    logs = np.log(residuals / median)
-    return median * np.exp(np.sign(logs) * np.maximum(np.abs(logs) - SOFT_BAND, 0.0))
+        self._since_ms = self._at_ms = now
+        self.window += 1
+        self._clear()

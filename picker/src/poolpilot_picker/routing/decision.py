@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from poolpilot_picker.routing.view import DecisionView
-    from poolpilot_picker.state.endpoints import Endpoint
+from poolpilot_picker.routing.view import DecisionView
+from poolpilot_picker.state.endpoints import Endpoint
 
 
 class Forecast(msgspec.Struct, frozen=True):

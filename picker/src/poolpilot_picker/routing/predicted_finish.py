@@ -1,8 +1,8 @@
-"""The default policy: the endpoint where the request finishes first, counting what it costs the others. Owns cost in ms, guards and ties."""
+"""The default policy: where the request finishes first, counting what it costs the others. Owns cost in ms and ties."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from poolpilot_picker.routing.cost_model import CostModel, CostParameters
 if TYPE_CHECKING:
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.endpoints import Floats
+
+TIE_MS: Final = 1e-9
+"""Costs this close are equal."""
 
 
 class PredictedFinishParameters(CostParameters, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -21,7 +24,7 @@ class PredictedFinishParameters(CostParameters, frozen=True, forbid_unknown_fiel
 
 
 class PredictedFinishPicker:
-    """Picks the smallest cost; exact ties at random. Scores of scorers beside it are taken as a discount of up to the best cost."""
+    """Picks the smallest cost; ties at random. Scores of scorers beside it are a discount of up to the best cost."""
 
     def __init__(self, parameters: PredictedFinishParameters | None = None) -> None:
         self.parameters = parameters or PredictedFinishParameters()
@@ -31,20 +34,21 @@ class PredictedFinishPicker:
         model = CostModel(view, self.parameters)
         view.cost = model
         view.terms.update(model.terms)
-        total = model.total
+        view.terms["cost"] = model.total
         candidates = view.mask.nonzero()[0]
-        costs = total[candidates]
-        if scores[candidates].any():
-            costs = costs - scores[candidates] * float(costs.min())
-        view.terms["cost"] = total
-        wanted = min(self.parameters.max_num_of_endpoints, len(candidates))
-        best = costs.min()
-        ties = (costs <= best + 1e-9).nonzero()[0]
-        first = int(ties[view.rng.randrange(len(ties))]) if len(ties) > 1 else int(costs.argmin())
-        chosen = [int(candidates[first])]
-        if wanted > 1:
-            costs[first] = np.inf
-            chosen += [int(candidates[index]) for index in np.argsort(costs, kind="stable")[: wanted - 1]]
+        costs = model.total[candidates]
+        discounts = scores[candidates]
+        if discounts[discounts.argmax()] > 0.0:
+            costs = costs - discounts * float(costs.min())
+        best = int(costs.argmin())
+        ties = (costs <= costs[best] + TIE_MS).nonzero()[0]
+        if len(ties) > 1:
+            best = int(ties[view.rng.randrange(len(ties))])
+        chosen = [int(candidates[best])]
+        while len(chosen) < self.parameters.max_num_of_endpoints and len(chosen) < len(candidates):
+            costs[best] = np.inf
+            best = int(costs.argmin())
+            chosen.append(int(candidates[best]))
         return chosen
 
 
@@ -59,4 +63,5 @@ class PredictedFinishScorer:
         model = CostModel(view, self.parameters)
         view.cost = model
         best = float(model.total[view.mask].min())
-        return np.maximum(best, 1e-6) / np.maximum(model.total, 1e-6)
+        score: Floats = np.maximum(best, 1e-6) / np.maximum(model.total, 1e-6)
+        return score

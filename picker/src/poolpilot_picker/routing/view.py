@@ -1,4 +1,4 @@
-"""What one decision may read, and what it leaves behind for the receipt. Made per request, valid within one synchronous call."""
+"""What one decision may read, and what it leaves for the receipt. Made per request, valid in one synchronous call."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import random
 
-    from poolpilot_picker.routing.cost_model import CostModel
     from poolpilot_picker.requests.request import InferenceRequest
+    from poolpilot_picker.routing.cost_model import CostModel
     from poolpilot_picker.state.adapters import AdapterResidency
     from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
     from poolpilot_picker.state.load import LoadEstimate
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 class DecisionView:
     """The request, the live state and who is still a candidate. All arrays have one element per slot of the table.
 
-    Filters narrow `mask`; scorers and pickers must only look at slots whose mask is True. `terms` and `excluded` are the
-    receipt: name → value per slot, and name of what removed a slot.
+    Filters narrow `mask`; scorers and pickers must only look at slots whose mask is True. `terms` and `excluded` are
+    the receipt: name → value per slot, and what removed a slot.
     """
 
     __slots__ = (
+        "_removed",
         "adapter",
         "adapters",
         "cached_tokens",
         "cost",
-        "excluded",
         "expected_output",
         "expected_rest",
         "hit_share",
@@ -79,13 +79,18 @@ class DecisionView:
         self.cost: CostModel | None = None
         """Set by the predicted-finish policy; the booking takes its forecast from here."""
         self.terms: dict[str, Floats] = {}
-        self.excluded: dict[int, str] = {}
+        self._removed: list[tuple[Mask, str]] = []
 
     def keep(self, kept: Mask, because: str) -> None:
         """Narrows the candidates to `mask & kept` and remembers what removed the others."""
-        for slot in (self.mask & ~kept).nonzero()[0]:
-            self.excluded[int(slot)] = because
-        self.mask = self.mask & kept
+        before = self.mask
+        self.mask = before & kept
+        self._removed.append((before & ~kept, because))
+
+    @property
+    def excluded(self) -> dict[int, str]:
+        """Slot → what removed it."""
+        return {int(slot): because for removed, because in self._removed for slot in removed.nonzero()[0]}
 
 
 @runtime_checkable

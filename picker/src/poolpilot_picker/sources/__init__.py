@@ -5,8 +5,8 @@ A reading's way: `http` (fetch) → `exposition` (find the wanted lines) → `en
 
 Telemetry::
 
-    TelemetrySource(sink, *, settings=Settings(), engines=BUILTIN, token=None, in_flight=…, on_begin=…, connect=…,
-                    now=monotonic_ms, rng=…, concurrency=256, suspect_concurrency=32)
+    TelemetrySource(sink, *, settings=Settings(), engines=BUILTIN, token=None, in_flight=…, connect=…, now=monotonic_ms,
+                    rng=…, concurrency=256, suspect_concurrency=32)
         .update(endpoints)      makes the watched set equal to these EndpointSpecs
         .wake(spec)             reads one endpoint now, unless it is failing
         await .run()            polls until cancelled

@@ -52,8 +52,7 @@ class _Lane:
 class TelemetrySource:
     """Feeds `sink` from the endpoints of `update`, while `run` runs.
 
-    `in_flight(spec)` is our ledger's count on an endpoint; `on_begin(spec)` is called as a poll begins, the moment of
-    the sample's `taken_ms`; `connect(host, port)` makes a Client; `now()` is in ms.
+    `in_flight(spec)` is our ledger's count on an endpoint; `connect(host, port)` makes a Client; `now()` is in ms.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class TelemetrySource:
         engines: Mapping[str, Engine] = BUILTIN,
         token: BearerToken | None = None,
         in_flight: Callable[[EndpointSpec], float] = lambda _: 0.0,
-        on_begin: Callable[[EndpointSpec], None] = lambda _: None,
         connect: Callable[[str, int], Client] | None = None,
         now: Callable[[], float] = monotonic_ms,
         rng: random.Random | None = None,
@@ -85,7 +83,6 @@ class TelemetrySource:
             connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls)),
             token=token,
             rng=rng or random.Random(),
-            on_begin=on_begin,
         )
         self._watches: dict[tuple[str, int], EndpointWatch] = {}
         self._unknown: dict[tuple[str, int], EndpointSpec] = {}

@@ -20,11 +20,11 @@ from poolpilot_picker.sources.http import Client, Limits
 from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
-from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:
     from poolpilot_picker.sources.exposition import Page
     from poolpilot_picker.sources.http_response import Response
+    from poolpilot_picker.state.endpoints import EndpointSpec
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 log: Final = logging.getLogger(__name__)
@@ -83,7 +83,6 @@ class Surroundings(msgspec.Struct, frozen=True):
     connect: Callable[[str, int], Client]
     token: BearerToken | None
     rng: random.Random
-    on_begin: Callable[[EndpointSpec], None]
 
 
 class EndpointWatch:
@@ -137,7 +136,6 @@ class EndpointWatch:
         began = around.now()
         everything = self._last is None or plan.failures > 0 or began >= self._everything_due
         around.stats.polls += 1
-        around.on_begin(self.spec)
         try:
             sample, page = await self._fetch_page(began, everything)
         except FetchError as error:

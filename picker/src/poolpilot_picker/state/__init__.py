@@ -1,1 +1,1 @@
-"""What we know, as arrays: endpoints, the ledger of what we placed, telemetry, prefix index, adapter residency. Pure."""
+"""What we know, as arrays: endpoints, ledger of what we placed, telemetry, prefix index, adapter residency. Pure."""

@@ -1,115 +1,211 @@
 """Which models each endpoint serves, and which adapters are probably loaded in its GPU slots. Read by every decision.
 
-Three kinds of knowledge: `/v1/models` is the authority on what can be served (registered), the engine's metrics tell which
-adapters run now (activity, not residency), and an LRU model of the slots, fed by our own placements, tells what is resident.
+Three kinds of knowledge: `/v1/models` is the authority on what can be served (registered), the engine's metrics tell
+which adapters run now (activity, not residency), and an LRU model of the slots, fed by our own placements, tells what
+is resident.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from poolpilot_picker.state.endpoints import Mask
+    from poolpilot_picker.state.endpoints import Floats, Mask
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 DEFAULT_SLOTS: Final = 4
 """GPU adapter slots assumed where the engine does not tell."""
+CACHED_MODELS: Final = 4_096
+"""Model names whose endpoints are remembered: clients choose the names."""
+
+_Array = TypeVar("_Array", bound=NDArray[Any])
+
+
+def _resized(column: _Array, slots: int, fill: float) -> _Array:
+    """A copy of the column with another length."""
+    resized: Any = np.full(slots, fill, dtype=column.dtype)
+    kept = min(slots, len(column))
+    resized[:kept] = column[:kept]
+    grown: _Array = resized
+    return grown
 
 
 class _Slot:
     """What is known of one endpoint's models."""
 
-    __slots__ = ("active", "inflight", "max_adapters", "resident", "served", "waiting")
+    __slots__ = ("active", "inflight", "resident", "served", "waiting")
 
     def __init__(self) -> None:
         self.served: ServedModels | None = None
         self.active: tuple[str, ...] = ()
         self.waiting: tuple[str, ...] = ()
-        self.max_adapters: int | None = None
         self.resident: OrderedDict[str, None] = OrderedDict()
+        """Least recently used first."""
         self.inflight: Counter[str] = Counter()
 
 
+class _NameMasks:
+    """For each name the slots it applies to, as masks that are updated in place."""
+
+    __slots__ = ("_counts", "_length", "_masks")
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._masks: dict[str, Mask] = {}
+        self._counts: Counter[str] = Counter()
+
+    def resize(self, slots: int) -> None:
+        """Follows the number of slots; a slot that goes must have been discarded."""
+        self._masks = {name: _resized(mask, slots, False) for name, mask in self._masks.items()}
+        self._length = slots
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._masks
+
+    def of(self, name: str) -> Mask:
+        """Slots of a name; not to be written."""
+        mask = self._masks.get(name)
+        return mask if mask is not None else np.zeros(self._length, dtype=np.bool_)
+
+    def add(self, name: str, slot: int) -> None:
+        """The name applies to the slot."""
+        mask = self._masks.get(name)
+        if mask is None:
+            mask = self._masks[name] = np.zeros(self._length, dtype=np.bool_)
+        if not mask[slot]:
+            mask[slot] = True
+            self._counts[name] += 1
+
+    def discard(self, name: str, slot: int) -> None:
+        """The name does not apply to the slot any more."""
+        mask = self._masks.get(name)
+        if mask is not None and mask[slot]:
+            mask[slot] = False
+            self._counts[name] -= 1
+            if not self._counts[name]:
+                del self._masks[name], self._counts[name]
+
+
 class AdapterResidency:
-    """Served models as a veto, resident adapters as an expectation. Masks have one element per slot."""
+    """Served models as a veto, resident adapters as an expectation. Masks and arrays have one element per slot."""
 
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
-        self._adapters: dict[str, int] = {}
-        """Names known to be adapters → number of slots that say so."""
-        self._serving: dict[str, Mask] = {}
+        self._listed = _NameMasks()
+        """Adapters in `/v1/models`."""
+        self._active = _NameMasks()
+        self._waiting = _NameMasks()
+        self._resident = _NameMasks()
+        self._serving: dict[str, Mask | None] = {}
+        # One element per slot, kept up to date.
+        self._busy: Floats = np.zeros(0)
+        self._limits: Floats = np.zeros(0)
+        self._occupied: Floats = np.zeros(0)
+        self._loaded: Floats = np.zeros(0)
+        self._told: Mask = np.zeros(0, dtype=np.bool_)
 
     def resize(self, slots: int) -> None:
-        """Makes room for this many slots."""
-        while len(self._slots) < slots:
-            self._slots.append(_Slot())
+        """Follows the number of slots; a slot that goes must have been cleared."""
+        known = len(self._slots)
+        if slots == known:
+            return
+        del self._slots[slots:]
+        self._slots += [_Slot() for _ in range(slots - known)]
+        for masks in (self._listed, self._active, self._waiting, self._resident):
+            masks.resize(slots)
+        self._busy = _resized(self._busy, slots, 0.0)
+        self._limits = _resized(self._limits, slots, DEFAULT_SLOTS)
+        self._occupied = _resized(self._occupied, slots, 0.0)
+        self._loaded = _resized(self._loaded, slots, 0.0)
+        self._told = _resized(self._told, slots, False)
         self._serving.clear()
 
     def clear(self, slot: int) -> None:
         """The slot changed hands: nothing is known."""
-        self._forget_served(slot)
+        self.set_served(slot, None)
+        self.restarted(slot)
         self._slots[slot] = _Slot()
-        self._serving.clear()
+        self._busy[slot] = 0.0
+        self._limits[slot] = DEFAULT_SLOTS
+        self._told[slot] = False
 
     def restarted(self, slot: int) -> None:
         """The engine restarted: its GPU slots are empty; what it serves is read again."""
         known = self._slots[slot]
+        known.active = self._replace(self._active, slot, known.active, ())
+        known.waiting = self._replace(self._waiting, slot, known.waiting, ())
+        self._replace(self._resident, slot, tuple(known.resident), ())
         known.resident.clear()
-        known.active = known.waiting = ()
+        self._occupied[slot] = self._loaded[slot] = 0.0
 
-    def _forget_served(self, slot: int) -> None:
-        served = self._slots[slot].served
-        for name in served.adapters if served else ():
-            self._adapters[name] -= 1
-            if not self._adapters[name]:
-                del self._adapters[name]
+    @staticmethod
+    def _replace(masks: _NameMasks, slot: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
+        """Makes the masks say `new` of the slot instead of `old`; returns `new`."""
+        if new != old:
+            for name in old:
+                masks.discard(name, slot)
+            for name in new:
+                masks.add(name, slot)
+        return new
 
     def set_served(self, slot: int, served: ServedModels | None) -> None:
         """`/v1/models` was read (None: it could not be)."""
-        if served == self._slots[slot].served:
+        known = self._slots[slot]
+        if served == known.served:
             return
-        self._forget_served(slot)
-        self._slots[slot].served = served
-        for name in served.adapters if served else ():
-            self._adapters[name] = self._adapters.get(name, 0) + 1
+        old = tuple(known.served.adapters) if known.served else ()
+        self._replace(self._listed, slot, old, tuple(served.adapters) if served else ())
+        known.served = served
         self._serving.clear()
 
     def apply_sample(self, slot: int, sample: EngineSample) -> None:
         """Takes slots, activity and residency from a sample; missing leaves what was known."""
         known = self._slots[slot]
         if sample.max_adapters is not None:
-            known.max_adapters = sample.max_adapters
+            self._told[slot] = True
+            self._limits[slot] = max(1, sample.max_adapters)
+        if sample.resident_adapters is not None:
+            resident = tuple(dict.fromkeys(sample.resident_adapters))
+            self._replace(self._resident, slot, tuple(known.resident), resident)
+            known.resident = OrderedDict.fromkeys(resident)
+            self._loaded[slot] = len(resident)
         if sample.active_adapters is not None:
-            known.active = sample.active_adapters
+            known.active = self._replace(self._active, slot, known.active, sample.active_adapters)
             for name in sample.active_adapters:
                 if name not in known.resident:
-                    self._load(known, name)
+                    self._load(slot, name)
         if sample.waiting_adapters is not None:
-            known.waiting = sample.waiting_adapters
-        if sample.resident_adapters is not None:
-            known.resident = OrderedDict.fromkeys(sample.resident_adapters)
+            known.waiting = self._replace(self._waiting, slot, known.waiting, sample.waiting_adapters)
+        self._occupied[slot] = len(known.active) + len(known.waiting)
 
-    def _load(self, known: _Slot, name: str) -> bool:
-        cold = name not in known.resident
-        known.resident[name] = None
-        known.resident.move_to_end(name)
-        limit = known.max_adapters or DEFAULT_SLOTS
-        while len(known.resident) > limit:
+    def _load(self, slot: int, name: str) -> bool:
+        known = self._slots[slot]
+        resident = known.resident
+        cold = name not in resident
+        resident[name] = None
+        resident.move_to_end(name)
+        if cold:
+            self._resident.add(name, slot)
+        while len(resident) > self._limits[slot]:
             # Engines evict the least recently used adapter that no running request needs.
-            idle = next((held for held in known.resident if not known.inflight[held] and held != name), None)
+            idle = next((held for held in resident if held not in known.inflight and held != name), None)
             if idle is None:
                 break
-            del known.resident[idle]
+            del resident[idle]
+            self._resident.discard(idle, slot)
+        self._loaded[slot] = len(resident)
         return cold
 
     def book(self, slot: int, adapter: str) -> bool:
         """A request for `adapter` is placed; True if it must be loaded first."""
-        known = self._slots[slot]
-        cold = self._load(known, adapter)
-        known.inflight[adapter] += 1
+        cold = self._load(slot, adapter)
+        inflight = self._slots[slot].inflight
+        inflight[adapter] += 1
+        self._busy[slot] = len(inflight)
         return cold
 
     def release(self, slot: int, adapter: str) -> None:
@@ -118,38 +214,51 @@ class AdapterResidency:
         inflight[adapter] -= 1
         if inflight[adapter] <= 0:
             del inflight[adapter]
+        self._busy[slot] = len(inflight)
+
+    def inflight(self, slot: int) -> dict[str, int]:
+        """Our requests in flight per adapter."""
+        return dict(self._slots[slot].inflight)
 
     def is_adapter(self, model: str) -> bool:
         """True when some endpoint lists `model` as an adapter, or runs it as one."""
-        return model in self._adapters or any(model in known.active for known in self._slots)
+        return model in self._listed or model in self._active
 
-    def serving(self, model: str) -> Mask:
-        """Slots that may serve `model`: those that list it, and those whose list is unknown."""
-        mask = self._serving.get(model)
-        if mask is None:
-            mask = np.array(
-                [
-                    known.served is None or model in known.served.base or model in known.served.adapters
-                    for known in self._slots
-                ],
-                dtype=np.bool_,
-            )
-            if len(self._serving) > 4096:
-                self._serving.clear()
-            self._serving[model] = mask
+    def serving(self, model: str) -> Mask | None:
+        """Slots that may serve `model`: those that list it, and those whose list is unknown. None: all of them."""
+        try:
+            return self._serving[model]
+        except KeyError:
+            pass
+        mask: Mask | None = np.array(
+            [
+                known.served is None or model in known.served.base or model in known.served.adapters
+                for known in self._slots
+            ],
+            dtype=np.bool_,
+        )
+        if mask is not None and mask.all():
+            mask = None
+        if len(self._serving) >= CACHED_MODELS:
+            self._serving.clear()
+        self._serving[model] = mask
         return mask
 
     def resident_mask(self, adapter: str) -> Mask:
         """Slots that probably hold the adapter in GPU memory."""
-        return np.array([adapter in known.resident for known in self._slots], dtype=np.bool_)
+        return self._resident.of(adapter)
 
-    def busy_slots(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Distinct adapters with our requests in flight, per slot."""
-        return np.array([float(len(known.inflight)) for known in self._slots])
+    def busy_slots(self) -> Floats:
+        """Distinct adapters with our requests in flight, per slot, live."""
+        return self._busy
 
-    def adapter_slots(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """GPU adapter slots per endpoint."""
-        return np.array([float(known.max_adapters or DEFAULT_SLOTS) for known in self._slots])
+    def loaded_slots(self) -> Floats:
+        """Adapters thought to be loaded, per slot, live."""
+        return self._loaded
+
+    def adapter_slots(self) -> Floats:
+        """GPU adapter slots per endpoint, live."""
+        return self._limits
 
     def active(self, slot: int) -> tuple[str, ...]:
         """Adapters the engine said are running."""
@@ -169,18 +278,17 @@ class AdapterResidency:
 
     def is_active_mask(self, adapter: str) -> Mask:
         """Slots whose engine said the adapter is running."""
-        return np.array([adapter in known.active for known in self._slots], dtype=np.bool_)
+        return self._active.of(adapter)
 
     def is_waiting_mask(self, adapter: str) -> Mask:
         """Slots whose engine said the adapter is waiting."""
-        return np.array([adapter in known.waiting for known in self._slots], dtype=np.bool_)
+        return self._waiting.of(adapter)
 
     def told_mask(self) -> Mask:
         """Slots whose engine said how many adapters its GPU memory holds."""
-        return np.array([known.max_adapters is not None for known in self._slots], dtype=np.bool_)
+        return self._told
 
     def room_mask(self) -> Mask:
         """Slots with fewer running and waiting adapters than GPU slots (llm-d's rule)."""
-        return np.array(
-            [len(known.active) + len(known.waiting) < (known.max_adapters or 0) for known in self._slots], dtype=np.bool_
-        )
+        room: Mask = self._told & (self._occupied < self._limits)
+        return room

@@ -1,7 +1,7 @@
 """The pool's endpoints as arrays (struct of arrays): what ledger and sources write in place and a decision reads.
 
 Every endpoint holds one slot for as long as it is wanted or still has bookings; slots are reused, never moved, so an
-index or a booking may keep a slot number. All columns have the length of the highest slot in use.
+index or a booking may keep a slot number. All columns end with the highest slot in use.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Endpoint:
         return f"Endpoint({self.address}, slot {self.slot}{', draining' if self.draining else ''})"
 
 
-# Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens.
+# Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens. What a formula reads
+# is finite and harmless in every slot, also in a free one; only what an engine tells may be NaN: it did not.
 COLUMNS: Final[dict[str, tuple[float, str]]] = {
     # written by the ledger
     "inflight": (0.0, "sequences booked and not released"),
@@ -71,39 +72,39 @@ COLUMNS: Final[dict[str, tuple[float, str]]] = {
     "prompt_tokens": (0.0, "sum of prompt tokens of the bookings"),
     "expected_tokens": (0.0, "sum of expected output tokens of the bookings"),
     "uncached_tokens": (0.0, "sum of uncached prompt tokens of the bookings whose first token was not seen"),
+    "new_kv_tokens": (0.0, "sum of uncached prompt tokens of the bookings: what they add to the KV cache"),
     "started_sum_ms": (0.0, "sum over the bookings of their predicted first-token times"),
     "free_at_ms": (0.0, "when the prefill work booked here is predicted to be done"),
-    "placed_total": (0.0, "sequences ever booked"),
-    "finished_total": (0.0, "sequences ever released"),
-    "placed_uncached_total": (0.0, "uncached prompt tokens ever booked"),
     # written when a sample is applied
     "sample_ms": (NEVER, "when the newest sample was begun"),
+    "load_ms": (NEVER, "when the newest sample that told the load was begun"),
     "running": (np.nan, "sequences the engine ran"),
     "waiting": (np.nan, "sequences the engine queued"),
     "kv_usage": (np.nan, "share of the KV cache in use, 0..1"),
     "kv_capacity": (np.nan, "KV cache size"),
-    "block_tokens": (np.nan, "KV block size"),
-    "max_sequences": (np.nan, "max_num_seqs, where the engine tells"),
-    "max_adapters": (np.nan, "GPU adapter slots"),
-    "placed_at_sample": (0.0, "placed_total when the newest sample was begun"),
-    "finished_at_sample": (0.0, "finished_total when the newest sample was begun"),
-    "uncached_at_sample": (0.0, "placed_uncached_total when the newest sample was begun"),
+    "foreign": (0.0, "sequences at the engine that cannot be ours, by the newest sample that told the load"),
+    "other_kv_tokens": (0.0, "KV tokens in use besides new_kv_tokens, by the newest sample that told"),
     "preempting_until_ms": (NEVER, "recently seen preempting, until this time"),
+    # as the engine tells, else from the profile
+    "kv_tokens": (1e9, "KV cache size"),
+    "max_sequences": (1e9, "sequences that run at once (max_num_seqs)"),
     # from the profile, times the residuals
-    "step_ms": (np.nan, "decode step: constant"),
-    "sequence_ms": (np.nan, "decode step: per sequence"),
-    "context_ms": (np.nan, "decode step: per context token"),
-    "token_ms": (np.nan, "prefill: per uncached token"),
-    "token2_ms": (np.nan, "prefill: per squared token"),
-    "token_budget": (np.nan, "tokens a step may hold"),
-    "model_sequences": (np.nan, "max_num_seqs of the profile"),
-    "model_kv": (np.nan, "KV cache size of the profile"),
+    "token_budget": (1e9, "tokens a step may hold"),
+    "step_ms": (1.0, "decode step: constant"),
+    "sequence_ms": (0.0, "decode step: per sequence"),
+    "context_ms": (0.0, "decode step: per context token"),
+    "token_ms": (0.0, "prefill: per uncached token"),
+    "token2_ms": (0.0, "prefill: per squared token"),
+    "half_chunk_ms": (0.0, "prefill: half of the work that a full step holds"),
     # written from what was learned
     "prefill_speed": (1.0, "residual: prefill takes this times the profile's prediction"),
     "decode_speed": (1.0, "residual: a decode step takes this times the profile's prediction"),
     "prefill_share": (0.0, "share of time spent on prefill, smoothed, 0..0.7"),
+    "interference": (1.0, "a decode step takes this times longer, for the prefills between: 1 ÷ (1 − prefill_share)"),
     "failure_ms": (0.0, "penalty for recent failures"),
     "cache_trust": (1.0, "observed over predicted cache hits, 0..1"),
+    # written by discovery
+    "mean_weight": (0.0, "1 ÷ number of wanted endpoints, 0 for the others: dot product = mean over the pool"),
 }
 
 
@@ -116,36 +117,34 @@ class EndpointTable:
     prompt_tokens: Floats
     expected_tokens: Floats
     uncached_tokens: Floats
+    new_kv_tokens: Floats
     started_sum_ms: Floats
     free_at_ms: Floats
-    placed_total: Floats
-    finished_total: Floats
-    placed_uncached_total: Floats
     sample_ms: Floats
+    load_ms: Floats
     running: Floats
     waiting: Floats
     kv_usage: Floats
     kv_capacity: Floats
-    block_tokens: Floats
-    max_sequences: Floats
-    max_adapters: Floats
-    placed_at_sample: Floats
-    finished_at_sample: Floats
-    uncached_at_sample: Floats
+    foreign: Floats
+    other_kv_tokens: Floats
     preempting_until_ms: Floats
+    kv_tokens: Floats
+    max_sequences: Floats
+    token_budget: Floats
     step_ms: Floats
     sequence_ms: Floats
     context_ms: Floats
     token_ms: Floats
     token2_ms: Floats
-    token_budget: Floats
-    model_sequences: Floats
-    model_kv: Floats
+    half_chunk_ms: Floats
     prefill_speed: Floats
     decode_speed: Floats
     prefill_share: Floats
+    interference: Floats
     failure_ms: Floats
     cache_trust: Floats
+    mean_weight: Floats
     eligible: Mask
     """Wanted by discovery: may be chosen."""
 
@@ -158,7 +157,7 @@ class EndpointTable:
         self._by_address: dict[str, Endpoint] = {}
         self.generation = 0
         """Grows with every change of the set of endpoints: what is derived from it can be cached by it."""
-        self._resize(0)
+        self._resize()
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -166,9 +165,9 @@ class EndpointTable:
     def __iter__(self) -> Iterator[Endpoint]:
         return (endpoint for endpoint in self.slots if endpoint is not None)
 
-    def _resize(self, length: int) -> None:
-        """Makes every column a view of `length`; grows the storage by doubling."""
-        capacity = len(self._eligible)
+    def _resize(self) -> None:
+        """Makes every column a view of the slots in use; grows the storage by doubling."""
+        length, capacity = len(self.slots), len(self._eligible)
         if length > capacity:
             grown = max(length, 2 * capacity)
             for name, (start, _) in COLUMNS.items():
@@ -186,12 +185,20 @@ class EndpointTable:
         """The wanted endpoint at `ip:port`, if any."""
         return self._by_address.get(address)
 
+    def find_draining(self, address: str) -> Endpoint | None:
+        """The endpoint at `ip:port` that is not wanted any more but still has bookings, if any."""
+        return next((known for known in self._by_key.values() if known.draining and known.address == address), None)
+
     def at(self, slot: int) -> Endpoint:
         """The endpoint in a slot that is in use."""
         endpoint = self.slots[slot]
         if endpoint is None:
             raise LookupError(f"slot {slot} is free")
         return endpoint
+
+    def holds(self, endpoint: Endpoint) -> bool:
+        """True while the endpoint has its slot: it is wanted, or drains."""
+        return endpoint.slot < len(self.slots) and self.slots[endpoint.slot] is endpoint
 
     def wanted(self) -> list[Endpoint]:
         """Endpoints that may be chosen, by slot."""
@@ -213,43 +220,47 @@ class EndpointTable:
                 removed.append(endpoint)
         for endpoint in removed:
             self.drop_if_idle(endpoint)
+        free = [slot for slot, held in enumerate(self.slots) if held is None]
         for key, spec in wanted.items():
             known = self._by_key.get(key)
             if known is None:
-                added.append(self._add(spec))
+                added.append(self._add(spec, free.pop(0) if free else len(self.slots)))
                 continue
             if known.draining:
                 known.draining = False
                 self.eligible[known.slot] = True
                 added.append(known)
             if known.spec != spec:
-                if known.spec.labels != spec.labels:
-                    known.model = self._model_of(spec)
-                    self.set_speed(known, float(self.prefill_speed[known.slot]), float(self.decode_speed[known.slot]))
+                relabelled = known.spec.labels != spec.labels
                 known.spec = spec
                 known.address = spec.address
+                if relabelled:
+                    known.model = self._model_of(spec)
+                    self._apply_model(known)
         self._by_address = {endpoint.address: endpoint for endpoint in self._by_key.values() if not endpoint.draining}
+        self.mean_weight[:] = self.eligible / max(1, len(wanted))
         self.generation += 1
         return added, removed
 
-    def _add(self, spec: EndpointSpec) -> Endpoint:
-        slot = next((index for index, held in enumerate(self.slots) if held is None), len(self.slots))
+    def _add(self, spec: EndpointSpec, slot: int) -> Endpoint:
         endpoint = Endpoint(spec, slot, self._model_of(spec))
         if slot == len(self.slots):
             self.slots.append(endpoint)
-            self._resize(len(self.slots))
+            self._resize()
         else:
             self.slots[slot] = endpoint
-        for name, (start, _) in COLUMNS.items():
-            self._store[name][slot] = start
-        self.eligible[slot] = True
         self._by_key[spec.key] = endpoint
-        model = endpoint.model
-        self.token_budget[slot] = model.token_budget
-        self.model_sequences[slot] = model.max_sequences
-        self.model_kv[slot] = model.kv_tokens
-        self.set_speed(endpoint, 1.0, 1.0)
+        self.eligible[slot] = True
+        self._apply_model(endpoint)
         return endpoint
+
+    def _apply_model(self, endpoint: Endpoint) -> None:
+        slot, model = endpoint.slot, endpoint.model
+        self.token_budget[slot] = model.token_budget
+        self.max_sequences[slot] = model.max_sequences
+        capacity = float(self.kv_capacity[slot])
+        self.kv_tokens[slot] = model.kv_tokens if np.isnan(capacity) else capacity
+        self.set_speed(endpoint, float(self.prefill_speed[slot]), float(self.decode_speed[slot]))
 
     def set_speed(self, endpoint: Endpoint, prefill: float, decode: float) -> None:
         """Sets the residuals of an endpoint and with them its effective coefficients."""
@@ -261,33 +272,34 @@ class EndpointTable:
         self.context_ms[slot] = model.context_ms * decode
         self.token_ms[slot] = model.token_ms * prefill
         self.token2_ms[slot] = model.token2_ms * prefill
+        self.half_chunk_ms[slot] = 0.5 * model.token_budget * model.token_ms * prefill
+
+    def set_prefill_share(self, endpoint: Endpoint, share: float) -> None:
+        """Sets the share of its time, below 1, that an endpoint spends on prefill."""
+        self.prefill_share[endpoint.slot] = share
+        self.interference[endpoint.slot] = 1.0 / (1.0 - share)
+
+    def set_kv_capacity(self, endpoint: Endpoint, tokens: float) -> None:
+        """The engine told the size of its KV cache."""
+        self.kv_capacity[endpoint.slot] = self.kv_tokens[endpoint.slot] = tokens
 
     def generated_tokens(self, now: float) -> Floats:
-        """Output tokens our bookings have probably generated so far: time since their predicted first tokens over the step time."""
+        """Output tokens our bookings have probably generated: time since their predicted first tokens ÷ step time."""
         step = self.step_ms + self.sequence_ms * self.inflight + self.context_ms * self.prompt_tokens
         elapsed = self.inflight * now - self.started_sum_ms
-        return np.clip(elapsed / step, 0.0, 2.0 * self.expected_tokens)
-
-    def kv_tokens(self) -> Floats:
-        """KV cache size: as the engine tells, else the profile's."""
-        return np.where(np.isnan(self.kv_capacity), self.model_kv, self.kv_capacity)
-
-    def kv_in_use(self, context_tokens: Floats) -> Floats:
-        """KV tokens referenced now: the engine's usage and what was placed since; without a sample, the context tokens.
-
-        Not the sum of the bookings' tokens where the engine can tell: shared prefixes are held once.
-        """
-        scraped = self.kv_usage * self.kv_tokens() + (self.placed_uncached_total - self.uncached_at_sample)
-        return np.where(np.isnan(self.kv_usage), context_tokens, scraped)
+        return np.minimum(np.maximum(elapsed / step, 0.0), 2.0 * self.expected_tokens)
 
     def drop_if_idle(self, endpoint: Endpoint) -> bool:
         """Frees the slot of a draining endpoint whose last booking is gone; True if it was freed."""
         slot = endpoint.slot
-        if not endpoint.draining or self.requests[slot] > 0 or self.slots[slot] is not endpoint:
+        if not endpoint.draining or not self.holds(endpoint) or self.requests[slot] > 0:
             return False
         self.slots[slot] = None
         self._by_key.pop(endpoint.spec.key, None)
         for name, (start, _) in COLUMNS.items():
             self._store[name][slot] = start
+        while self.slots and self.slots[-1] is None:
+            self.slots.pop()
+        self._resize()
         self.generation += 1
         return True

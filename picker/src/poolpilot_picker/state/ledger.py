@@ -1,13 +1,22 @@
-"""The picker's own account: what was placed where and is not finished. Booked in the same step as the choice, released exactly once.
+"""The picker's own account: what was placed where and is not finished. Booked with the choice, released exactly once.
 
-A booking holds its endpoint as an object, not by name: it is released where it was booked, whatever discovery says meanwhile.
+A booking holds its endpoint as an object, not by name: it is released where it was booked, whatever discovery says
+meanwhile.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final
 
-from poolpilot_picker.state.endpoints import Endpoint, EndpointTable
+if TYPE_CHECKING:
+    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable
+
+GAUGE_LAG_MS: Final = 250.0
+"""An engine's gauges are those of the end of its last step: how much older than its sample a gauge may be."""
+REMEMBER_MS: Final = 3_000.0
+"""How long releases are remembered, to recognise our own requests in a gauge that is that much late."""
 
 
 class Phase(IntEnum):
@@ -31,7 +40,6 @@ class Booking:
         "prefill_ms",
         "prompt_tokens",
         "sequences",
-        "ttft_ms",
         "uncached_tokens",
     )
 
@@ -45,7 +53,6 @@ class Booking:
         expected_output: float,
         sequences: int,
         prefill_ms: float,
-        ttft_ms: float,
         adapter: str,
     ) -> None:
         self.endpoint = endpoint
@@ -56,8 +63,6 @@ class Booking:
         """Per sequence."""
         self.sequences = sequences
         self.prefill_ms = prefill_ms
-        self.ttft_ms = ttft_ms
-        """Predicted when it was placed."""
         self.first_ms = placed_ms
         """Predicted, later observed, time of the first token."""
         self.phase = Phase.PREFILL
@@ -69,23 +74,42 @@ class Booking:
         return self.phase is Phase.RELEASED
 
 
+class _Account:
+    """What the ledger holds of one endpoint."""
+
+    __slots__ = ("left", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[Booking, None] = {}
+        """Open bookings, in the order in which they were placed here."""
+        self.left: deque[tuple[float, int]] = deque()
+        """(time, sequences) of what was released lately."""
+
+
 class Ledger:
     """Books, moves and releases; keeps the columns of the table equal to the sums over the open bookings."""
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self._open: dict[Endpoint, dict[int, Booking]] = {}
+        self._accounts: dict[Endpoint, _Account] = {}
+        self._mean_prefill_ms = 50.0
+        """Of what was booked lately: what a waiting request of somebody else is taken to need."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._open.values()))
+        return sum(len(account.open) for account in self._accounts.values())
 
     def at(self, endpoint: Endpoint) -> list[Booking]:
         """Open bookings of an endpoint, oldest first."""
-        return list(self._open.get(endpoint, {}).values())
+        return list(self._open(endpoint))
+
+    def _open(self, endpoint: Endpoint) -> dict[Booking, None]:
+        account = self._accounts.get(endpoint)
+        return account.open if account is not None else {}
 
     def book(self, booking: Booking, now: float) -> Booking:
         """Adds a new booking; its prefill starts when the work booked before it is done."""
         self._enter(booking, now)
+        self._mean_prefill_ms += 0.02 * (booking.prefill_ms - self._mean_prefill_ms)
         return booking
 
     def _enter(self, booking: Booking, now: float) -> None:
@@ -95,52 +119,59 @@ class Ledger:
         table.inflight[slot] += sequences
         table.prompt_tokens[slot] += booking.prompt_tokens * sequences
         table.expected_tokens[slot] += booking.expected_output * sequences
-        table.placed_total[slot] += sequences
-        table.placed_uncached_total[slot] += booking.uncached_tokens
+        table.new_kv_tokens[slot] += booking.uncached_tokens
         if booking.phase is Phase.PREFILL:
             table.uncached_tokens[slot] += booking.uncached_tokens
             start = max(now, float(table.free_at_ms[slot]))
             booking.first_ms = start + booking.prefill_ms
             table.free_at_ms[slot] = booking.first_ms
         table.started_sum_ms[slot] += booking.first_ms * sequences
-        self._open.setdefault(booking.endpoint, {})[id(booking)] = booking
+        account = self._accounts.get(booking.endpoint)
+        if account is None:
+            account = self._accounts[booking.endpoint] = _Account()
+        account.open[booking] = None
 
-    def _leave(self, booking: Booking, now: float) -> None:
+    def _leave(self, booking: Booking, now: float, *, answered: bool) -> None:
         table, endpoint = self._table, booking.endpoint
         slot, sequences = endpoint.slot, booking.sequences
-        held = self._open[endpoint]
-        del held[id(booking)]
-        if not held:
-            del self._open[endpoint]
-        if booking.phase is Phase.PREFILL and booking.first_ms > now:
-            # It left before its prefill was thought to be done: what waits behind it starts earlier.
-            self.shift(endpoint, now - booking.first_ms, after=booking.first_ms, now=now)
+        account = self._accounts[endpoint]
+        del account.open[booking]
+        left = account.left
+        while left and left[0][0] < now - REMEMBER_MS:
+            left.popleft()
+        left.append((now, sequences))
+        ahead = booking.first_ms - now
+        if booking.phase is Phase.PREFILL and ahead > 0:
+            # An answer proves that its prefill, and what was queued before it, is done; else only its own work is gone.
+            gone = ahead if answered else min(ahead, booking.prefill_ms)
+            self._shift(endpoint, -gone, after=booking.first_ms, now=now)
         table.requests[slot] -= 1
-        table.inflight[slot] -= sequences
-        table.finished_total[slot] += sequences
-        if table.requests[slot] > 0:
+        if account.open:
+            table.inflight[slot] -= sequences
             table.prompt_tokens[slot] -= booking.prompt_tokens * sequences
             table.expected_tokens[slot] -= booking.expected_output * sequences
+            table.new_kv_tokens[slot] -= booking.uncached_tokens
             if booking.phase is Phase.PREFILL:
                 table.uncached_tokens[slot] -= booking.uncached_tokens
             table.started_sum_ms[slot] -= booking.first_ms * sequences
         else:
             # An idle endpoint starts from exact zeros: float sums do not drift over days.
-            table.prompt_tokens[slot] = table.expected_tokens[slot] = table.started_sum_ms[slot] = 0.0
-            table.inflight[slot] = table.uncached_tokens[slot] = 0.0
+            table.inflight[slot] = table.prompt_tokens[slot] = table.expected_tokens[slot] = 0.0
+            table.new_kv_tokens[slot] = table.uncached_tokens[slot] = table.started_sum_ms[slot] = 0.0
             table.free_at_ms[slot] = min(float(table.free_at_ms[slot]), now)
 
-    def shift(self, endpoint: Endpoint, delta_ms: float, *, after: float, now: float) -> None:
+    def _shift(self, endpoint: Endpoint, delta_ms: float, *, after: float, now: float) -> None:
         """Moves the predicted first tokens of the bookings behind `after`, and the end of the queue, by `delta_ms`."""
         table, slot = self._table, endpoint.slot
         table.free_at_ms[slot] = max(now, float(table.free_at_ms[slot]) + delta_ms)
-        for booking in reversed(self._open.get(endpoint, {}).values()):
+        for booking in reversed(self._open(endpoint)):
+            if booking.phase is not Phase.PREFILL:
+                continue
             if booking.first_ms <= after:
                 break
-            if booking.phase is Phase.PREFILL:
-                moved = max(now, booking.first_ms + delta_ms)
-                table.started_sum_ms[slot] += (moved - booking.first_ms) * booking.sequences
-                booking.first_ms = moved
+            moved = max(now, booking.first_ms + delta_ms)
+            table.started_sum_ms[slot] += (moved - booking.first_ms) * booking.sequences
+            booking.first_ms = moved
 
     def first_token(self, booking: Booking, now: float) -> None:
         """The first token was seen: the prefill queue of the endpoint is corrected by half of the error."""
@@ -150,53 +181,75 @@ class Ledger:
         endpoint, slot = booking.endpoint, booking.endpoint.slot
         if error > 0 or self._table.free_at_ms[slot] > now:
             # Half: one observation also carries what only this request met (co-scheduled chunks, a stalled step).
-            self.shift(endpoint, 0.5 * error, after=booking.first_ms, now=now)
+            self._shift(endpoint, 0.5 * error, after=booking.first_ms, now=now)
         self._table.uncached_tokens[slot] -= booking.uncached_tokens
         self._table.started_sum_ms[slot] += (now - booking.first_ms) * booking.sequences
         booking.first_ms = now
         booking.phase = Phase.DECODE
 
-    def move(self, booking: Booking, endpoint: Endpoint, now: float) -> None:
-        """Another endpoint served: the booking goes there, at once and as a whole."""
+    def move(self, booking: Booking, endpoint: Endpoint, now: float, uncached_tokens: float) -> None:
+        """Another endpoint served, where it finds all but `uncached_tokens`: the booking goes there as a whole."""
         if booking.released or endpoint is booking.endpoint:
             return
         old = booking.endpoint
-        self._leave(booking, now)
+        self._leave(booking, now, answered=False)
         booking.endpoint = endpoint
-        booking.uncached_tokens = booking.prompt_tokens
+        booking.uncached_tokens = uncached_tokens
         self._enter(booking, now)
-        self._table.drop_if_idle(old)
+        self._drop_if_idle(old)
 
-    def release(self, booking: Booking, now: float) -> bool:
-        """Ends a booking; True the first time, False (and nothing changes) after that."""
+    def release(self, booking: Booking, now: float, *, answered: bool = True) -> bool:
+        """Ends a booking; True the first time, False (and nothing changes) after that.
+
+        `answered`: a pod generated the answer, so the request's prefill was done.
+        """
         if booking.released:
             return False
-        self._leave(booking, now)
+        self._leave(booking, now, answered=answered)
         booking.phase = Phase.RELEASED
-        self._table.drop_if_idle(booking.endpoint)
+        self._drop_if_idle(booking.endpoint)
         return True
+
+    def _drop_if_idle(self, endpoint: Endpoint) -> None:
+        if self._table.drop_if_idle(endpoint):
+            del self._accounts[endpoint]
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """The endpoint lost its slot while it was idle."""
+        self._accounts.pop(endpoint, None)
+
+    def explained(self, endpoint: Endpoint, sample_ms: float) -> float:
+        """The most sequences of ours that gauges read at `sample_ms` may count: in flight now, or released since."""
+        account = self._accounts.get(endpoint)
+        if account is None:
+            return 0.0
+        since = sample_ms - GAUGE_LAG_MS
+        released = sum(sequences for at_ms, sequences in account.left if at_ms >= since)
+        return float(self._table.inflight[endpoint.slot]) + released
 
     def reconcile_queue(self, endpoint: Endpoint, sample_ms: float, waiting: float, now: float) -> None:
         """Bounds the predicted end of the prefill queue by what the engine said of its queue at `sample_ms`.
 
         At least the requests it reported waiting, and what was placed since, are still to be prefilled; at most those
-        and one more that had begun.
+        and the ones that had begun: one, and those that came too late for its gauges. Who waits and is not ours is
+        taken to need what ours need in the mean.
         """
-        placed_after = still_waiting = one = 0.0
+        still = begun = 0.0
         seen = 0
-        for booking in reversed(self._open.get(endpoint, {}).values()):
+        for booking in reversed(self._open(endpoint)):
             if booking.placed_ms > sample_ms:
-                placed_after += booking.prefill_ms
+                still += booking.prefill_ms
             elif seen < waiting:
-                still_waiting += booking.prefill_ms
-                seen += 1
+                still += booking.prefill_ms
+                seen += booking.sequences
             else:
-                one = booking.prefill_ms
-                break
+                begun += booking.prefill_ms
+                if booking.placed_ms <= sample_ms - GAUGE_LAG_MS:
+                    break
         slot = endpoint.slot
-        lowest = sample_ms + still_waiting + placed_after
-        highest = lowest + one + 30.0
+        lowest = sample_ms + still + max(0.0, waiting - seen) * self._mean_prefill_ms
+        highest = lowest + begun + 30.0
         free_at = float(self._table.free_at_ms[slot])
         wanted = lowest if free_at < lowest else max(now, highest) if free_at > highest else free_at
         if abs(wanted - free_at) > 1.0:
-            self.shift(endpoint, wanted - free_at, after=now, now=now)
+            self._shift(endpoint, wanted - free_at, after=now, now=now)

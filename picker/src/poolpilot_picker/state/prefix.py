@@ -1,13 +1,13 @@
 """Which prompt prefixes each endpoint probably has in its KV cache, from our own placements. Read by every decision.
 
-One dictionary maps a block hash to the set of slots that hold it (a bit mask); one LRU per slot bounds it to the size of
-the engine's cache. Blocks enter tail first, as engines free them tail first: what is evicted are ends of prefixes.
+One dictionary maps a block hash to the set of slots that hold it (a bit mask); one LRU per slot bounds it to the size
+of the engine's cache. Blocks enter tail first, as engines free them tail first: what is evicted are ends of prefixes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -15,96 +15,121 @@ if TYPE_CHECKING:
     from poolpilot_picker.requests.request import PrefixChain
     from poolpilot_picker.state.endpoints import Floats
 
+ASSUMED_TOKENS: Final = 300_000.0
+"""Cache size of an engine that does not tell."""
+LEAST_TOKENS: Final = 1.0
+"""What a block counts at least, so that capacity bounds the number of blocks."""
+
 
 class PrefixIndex:
     """Approximate index of resident prefix blocks. Capacities and matches in tokens."""
 
-    def __init__(self, default_capacity: float = 300_000.0) -> None:
-        self._default = default_capacity
+    def __init__(self, assumed_tokens: float = ASSUMED_TOKENS) -> None:
+        self._assumed = assumed_tokens
         self._holders: dict[int, int] = {}
         self._lru: list[OrderedDict[int, float]] = []
         self._capacity: list[float] = []
-        self._tokens: list[float] = []
+        self._tokens: Floats = np.zeros(0)
 
     def __len__(self) -> int:
         """Distinct blocks known."""
         return len(self._holders)
 
     def resize(self, slots: int) -> None:
-        """Makes room for this many slots."""
-        while len(self._lru) < slots:
-            self._lru.append(OrderedDict())
-            self._capacity.append(self._default)
-            self._tokens.append(0.0)
+        """Follows the number of slots; a slot that goes must have been cleared."""
+        known = len(self._lru)
+        if slots < known:
+            del self._lru[slots:], self._capacity[slots:]
+            self._tokens = self._tokens[:slots]
+        elif slots > known:
+            self._lru += [OrderedDict() for _ in range(slots - known)]
+            self._capacity += [self._assumed] * (slots - known)
+            self._tokens = np.concatenate([self._tokens, np.zeros(slots - known)])
 
     def tokens(self) -> Floats:
-        """Indexed tokens per slot."""
-        return np.array(self._tokens)
+        """Indexed tokens per slot, live."""
+        return self._tokens
 
-    def match(self, chain: PrefixChain, slots: int) -> Floats:
+    def match(self, chain: PrefixChain) -> Floats:
         """Tokens of the chain's head that each slot holds without a gap, shape (slots,)."""
-        matched = np.zeros(slots)
-        holders = self._holders
-        candidates = -1
+        matched = np.zeros(len(self._lru))
+        held_by = self._holders.get
+        ends = chain.ends
+        still = 0
         blocks = 0
         for block in chain.hashes:
-            still = candidates & holders.get(block, 0)
-            if still != candidates:
-                lost = candidates & ~still if blocks else 0
-                if lost:
-                    covered = chain.covered(blocks)
-                    while lost:
-                        lowest = lost & -lost
-                        matched[lowest.bit_length() - 1] = covered
-                        lost ^= lowest
-                candidates = still
-                if not candidates:
-                    break
+            here = held_by(block, 0)
+            holders = still & here if blocks else here
+            if holders != still and blocks:
+                _set(matched, still & ~holders, ends[blocks - 1])
+            still = holders
+            if not still:
+                return matched
             blocks += 1
-        if blocks and candidates > 0:
-            covered = chain.covered(blocks)
-            while candidates:
-                lowest = candidates & -candidates
-                matched[lowest.bit_length() - 1] = covered
-                candidates ^= lowest
+        if blocks:
+            _set(matched, still, ends[blocks - 1])
         return matched
 
     def insert(self, chain: PrefixChain, slot: int) -> None:
         """The chain's blocks are now the most recently used of the slot; the oldest fall out above its capacity."""
-        lru, holders, bit = self._lru[slot], self._holders, 1 << slot
-        tokens = self._tokens[slot]
-        for position in range(len(chain.hashes) - 1, -1, -1):
-            block = chain.hashes[position]
-            if block in lru:
-                lru.move_to_end(block)
-                continue
-            size = chain.covered(position + 1) - chain.covered(position)
-            lru[block] = size
-            tokens += size
-            holders[block] = holders.get(block, 0) | bit
         capacity = self._capacity[slot]
-        while tokens > capacity and lru:
+        if not chain.hashes or capacity <= 0:
+            return
+        lru, holders, bit = self._lru[slot], self._holders, 1 << slot
+        touch, held_by = lru.move_to_end, holders.get
+        hashes, ends = chain.hashes, chain.ends
+        added = 0.0
+        for position in range(len(hashes) - 1, -1, -1):
+            block = hashes[position]
+            if block in lru:
+                touch(block)
+                continue
+            size = ends[position] - ends[position - 1] if position else ends[0]
+            if size < LEAST_TOKENS:
+                size = LEAST_TOKENS
+            lru[block] = size
+            added += size
+            holders[block] = held_by(block, 0) | bit
+        if added:
+            self._tokens[slot] += added
+            self._shrink(slot, capacity)
+
+    def _shrink(self, slot: int, capacity: float) -> None:
+        """Drops the least recently used blocks of a slot until the rest fits."""
+        tokens = float(self._tokens[slot])
+        if tokens <= capacity:
+            return
+        lru, holders, others = self._lru[slot], self._holders, ~(1 << slot)
+        while lru and tokens > capacity:
             block, size = lru.popitem(last=False)
             tokens -= size
-            self._forget(block, bit)
+            left = holders[block] & others
+            if left:
+                holders[block] = left
+            else:
+                del holders[block]
+        # An empty index holds exactly nothing: float sums do not drift over days.
         self._tokens[slot] = tokens if lru else 0.0
 
-    def _forget(self, block: int, bit: int) -> None:
-        left = self._holders[block] & ~bit
-        if left:
-            self._holders[block] = left
-        else:
-            del self._holders[block]
-
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """The engine's cache size became known."""
-        self._capacity[slot] = tokens if tokens > 0 else self._default
+        """The engine's cache size became known; 0: it caches no prefixes."""
+        if tokens != self._capacity[slot]:
+            self._capacity[slot] = tokens
+            self._shrink(slot, tokens)
+
+    def forget(self, slot: int) -> None:
+        """The engine restarted: nothing is resident."""
+        self._shrink(slot, 0.0)
 
     def clear(self, slot: int) -> None:
-        """The engine restarted or the slot changed hands: nothing is resident."""
-        bit = 1 << slot
-        for block in self._lru[slot]:
-            self._forget(block, bit)
-        self._lru[slot].clear()
-        self._tokens[slot] = 0.0
-        self._capacity[slot] = self._default
+        """The slot changed hands: nothing is resident, and the size is not known."""
+        self.forget(slot)
+        self._capacity[slot] = self._assumed
+
+
+def _set(matched: Floats, slots: int, tokens: float) -> None:
+    """Writes `tokens` at every slot of a bit mask."""
+    while slots:
+        lowest = slots & -slots
+        matched[lowest.bit_length() - 1] = tokens
+        slots ^= lowest

@@ -1,0 +1,236 @@
+"""What the pool learns of its endpoints and writes into the table: speed, trust in cache hits, failures, lengths.
+
+Stands beside the pool: told of every placement and end, and of every sample.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from poolpilot_picker.learning.cache_trust import CacheTrust
+from poolpilot_picker.learning.failures import Failures
+from poolpilot_picker.learning.speed import LOAD_MS, Residual, SpeedLearner
+
+if TYPE_CHECKING:
+    from poolpilot_picker.config.step_models import StepModel
+    from poolpilot_picker.learning.lengths import OutputLengths
+    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable
+    from poolpilot_picker.state.samples import EngineSample
+
+NEGLIGIBLE_MS: Final = 20.0
+"""A failure penalty below this is dropped: half a minute after a failure the endpoint is tried again, however little
+there is to do."""
+LEAST_ANSWERS: Final = 5
+"""Answers a window must hold for its mean length to be taken."""
+LEAST_EVIDENCE: Final = 0.2
+"""Endpoints of a profile that have shown less than this together follow the whole pool."""
+PUBLISH_MS: Final = 1_000.0
+"""How often what an endpoint has not shown itself follows its peers."""
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """What a placement was predicted to do at its endpoint: withdrawn when it ends without a pod's answer."""
+
+    window: int
+    work_ms: float
+    """Prefill work by the profile; with others' requests at the endpoint, a share of theirs too."""
+    ttft_ms: float
+    cached: float
+    """Tokens it should find in the cache, before trust."""
+
+
+class _Learner:
+    """Everything learned of one endpoint."""
+
+    __slots__ = ("failures", "speed", "trust", "window_start")
+
+    def __init__(self, speed: SpeedLearner) -> None:
+        self.speed = speed
+        self.trust = CacheTrust()
+        self.failures = Failures()
+        self.window_start: EngineSample | None = None
+        """The sample with histograms from which the running window counts."""
+
+
+class Learners:
+    """The learners of a pool's endpoints; keeps the columns of the table that hold what was learned."""
+
+    def __init__(self, table: EndpointTable, lengths: OutputLengths) -> None:
+        self._table = table
+        self._lengths = lengths
+        self._of: dict[Endpoint, _Learner] = {}
+        self._failing: set[Endpoint] = set()
+        self._published_ms = -math.inf
+
+    # ---- endpoints
+
+    def apply_endpoints(self) -> None:
+        """The set of endpoints changed, or their labels: who is new, or has another profile, has shown nothing."""
+        for endpoint in self._table:
+            learner = self._of.get(endpoint)
+            if learner is None:
+                self._of[endpoint] = _Learner(SpeedLearner(endpoint.model))
+            elif learner.speed.model != endpoint.model:
+                learner.speed, learner.window_start = SpeedLearner(endpoint.model), None
+        self._publish()
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """The endpoint is gone."""
+        self._of.pop(endpoint, None)
+        self._failing.discard(endpoint)
+
+    def restarted(self, endpoint: Endpoint, now: float) -> None:
+        """The engine restarted: its counters begin again; the hardware is the same."""
+        learner = self._of[endpoint]
+        learner.window_start = None
+        learner.speed.restart_window(now)
+        learner.trust.restart()
+
+    # ---- requests
+
+    def placed(self, endpoint: Endpoint, uncached: float, held: float, cached: float, ttft_ms: float = 0.0) -> Lesson:
+        """A request was placed: `uncached` and `held` prompt tokens as predicted, `cached` before trust is applied."""
+        learner, table, slot = self._of[endpoint], self._table, endpoint.slot
+        # The work of others is not known; they are taken to place as much for each of their sequences as we do.
+        crowd = 1.0 + float(table.foreign[slot]) / (1.0 + float(table.inflight[slot]))
+        work_ms = crowd * endpoint.model.prefill(uncached, held)
+        learner.trust.placed(cached)
+        return Lesson(learner.speed.placed(work_ms, ttft_ms), work_ms, ttft_ms, cached)
+
+    def loading(self, endpoint: Endpoint, load_ms: float) -> None:
+        """An adapter must be loaded for a placed request; `load_ms` as predicted, 0 where nobody did."""
+        slot, table = endpoint.slot, self._table
+        sequences = float(table.inflight[slot]) + float(table.foreign[slot])
+        self._of[endpoint].speed.loading(load_ms or LOAD_MS, sequences)
+
+    def withdrawn(self, endpoint: Endpoint, lesson: Lesson) -> None:
+        """No pod answered the placed request, or another one did: what was predicted is compared with nothing."""
+        learner = self._of.get(endpoint)
+        if learner is not None:
+            learner.speed.withdrawn(lesson.window, lesson.work_ms, lesson.ttft_ms)
+            learner.trust.withdrawn(lesson.cached)
+
+    def advance(self, endpoint: Endpoint, now: float) -> None:
+        """Call before the account of an endpoint changes: accounts for the time since its last change."""
+        learner = self._of.get(endpoint)
+        if learner is None:
+            return
+        table, slot, speed = self._table, endpoint.slot, learner.speed
+        own = float(table.inflight[slot])
+        sequences = own + float(table.foreign[slot])
+        if sequences <= 0:
+            speed.advance(now, 0.0, 0.0)
+            return
+        context = float(table.prompt_tokens[slot])
+        if own > 0:
+            elapsed = own * now - float(table.started_sum_ms[slot])
+            step = float(table.step_ms[slot]) + float(table.sequence_ms[slot]) * own
+            step += float(table.context_ms[slot]) * context
+            context += min(max(0.0, elapsed / step), 2.0 * float(table.expected_tokens[slot]))
+            # Others are taken to be like ours: the engine's histograms are of the whole batch.
+            context *= sequences / own
+        speed.advance(now, sequences, context)
+
+    # ---- failures
+
+    def failed(self, endpoint: Endpoint, now: float) -> None:
+        """A connection failed or was reset, or the pod answered 5xx."""
+        learner = self._of.get(endpoint)
+        if learner is not None:
+            learner.failures.failed(now)
+            self._failing.add(endpoint)
+
+    def succeeded(self, endpoint: Endpoint, now: float) -> None:
+        """The pod answered."""
+        if endpoint in self._failing:
+            self._of[endpoint].failures.succeeded(now)
+
+    def refresh_penalties(self, now: float) -> None:
+        """Penalties fade with time: those that there are are brought up to date before a decision."""
+        if not self._failing:
+            return
+        for endpoint in list(self._failing):
+            penalty = self._of[endpoint].failures.penalty_ms(now)
+            if penalty < NEGLIGIBLE_MS:
+                penalty = 0.0
+                self._failing.discard(endpoint)
+            self._table.failure_ms[endpoint.slot] = penalty
+
+    # ---- samples
+
+    def sampled(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
+        """A sample was applied. Those with histograms end windows."""
+        if sample.inter_token is None or sample.ttft is None:
+            return
+        learner = self._of[endpoint]
+        start, speed = learner.window_start, learner.speed
+        if start is None or start.inter_token is None or start.ttft is None:
+            learner.window_start = sample
+            speed.restart_window(now)
+            return
+        self.advance(endpoint, now)
+        if not speed.due(now):
+            return
+        learner.window_start = sample
+        tokens = sample.inter_token.count - start.inter_token.count
+        first_tokens = sample.ttft.count - start.ttft.count
+        if tokens < 0 or first_tokens < 0:
+            speed.restart_window(now)
+            learner.trust.restart()
+            return
+        speed.close_window(
+            now,
+            inter_token_s=sample.inter_token.sum_s - start.inter_token.sum_s,
+            tokens=tokens,
+            ttft_s=sample.ttft.sum_s - start.ttft.sum_s,
+            first_tokens=first_tokens,
+            prefill=float(self._table.prefill_speed[endpoint.slot]),
+        )
+        self._table.set_prefill_share(endpoint, speed.prefill_share)
+        if sample.cached_prompt_tokens is not None and start.cached_prompt_tokens is not None:
+            learner.trust.close_window(max(0.0, sample.cached_prompt_tokens - start.cached_prompt_tokens))
+            self._table.cache_trust[endpoint.slot] = learner.trust.trust
+        self._learn_lengths(start, sample)
+        if now - self._published_ms >= PUBLISH_MS:
+            self._published_ms = now
+            self._publish()
+
+    def _learn_lengths(self, start: EngineSample, sample: EngineSample) -> None:
+        if start.generated_tokens is None or start.requests_succeeded is None:
+            return
+        if sample.generated_tokens is None or sample.requests_succeeded is None:
+            return
+        tokens = sample.generated_tokens - start.generated_tokens
+        answers = sample.requests_succeeded - start.requests_succeeded
+        if answers >= LEAST_ANSWERS and tokens > 0:
+            self._lengths.observe_mean(tokens / answers, answers)
+
+    def _publish(self) -> None:
+        """Writes the residuals of all endpoints into the table."""
+        pooled: dict[StepModel | None, tuple[Residual, Residual]] = {None: (Residual(), Residual())}
+        for learner in self._of.values():
+            speed = learner.speed
+            for profile in (speed.model, None):
+                peers = pooled.setdefault(profile, (Residual(), Residual()))
+                for total, own in zip(peers, (speed.prefill, speed.decode), strict=True):
+                    total.log += own.log
+                    total.evidence += own.evidence
+        for endpoint, learner in self._of.items():
+            speed = learner.speed
+            prefill, decode = (
+                own.factor(peers if peers.evidence >= LEAST_EVIDENCE else everybody)
+                for own, peers, everybody in zip(
+                    (speed.prefill, speed.decode), pooled[speed.model], pooled[None], strict=True
+                )
+            )
+            self._table.set_speed(endpoint, prefill, decode)
+
+    def counts(self) -> dict[str, int]:
+        """How many observations were taken: for tests and metrics."""
+        return {
+            "speed_windows": sum(learner.speed.lessons for learner in self._of.values()),
+            "failing_endpoints": len(self._failing),
+        }

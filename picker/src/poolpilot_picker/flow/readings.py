@@ -1,0 +1,109 @@
+"""What an engine tells of itself, written into the state: gauges, facts, adapters, preemptions; lessons for learners.
+
+Called by the pool for every telemetry sample.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from poolpilot_picker.state.endpoints import NEVER
+
+if TYPE_CHECKING:
+    from poolpilot_picker.flow.learners import Learners
+    from poolpilot_picker.state.adapters import AdapterResidency
+    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable
+    from poolpilot_picker.state.ledger import Ledger
+    from poolpilot_picker.state.prefix import PrefixIndex
+    from poolpilot_picker.state.samples import EngineSample
+
+PREEMPTING_FOR_MS: Final = 5_000.0
+"""How long an engine counts as preempting after its counter grew."""
+
+
+class Readings:
+    """Takes in samples, newest first served: one that is older than what is known is dropped."""
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        ledger: Ledger,
+        prefixes: PrefixIndex,
+        adapters: AdapterResidency,
+        learners: Learners,
+    ) -> None:
+        self._table = table
+        self._ledger = ledger
+        self._prefixes = prefixes
+        self._adapters = adapters
+        self._learners = learners
+        self._preemptions: dict[Endpoint, float] = {}
+        """By the engine's counter, when it last told."""
+
+    def apply(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
+        """A telemetry sample arrived."""
+        table, slot = self._table, endpoint.slot
+        if not table.holds(endpoint) or sample.taken_ms < table.sample_ms[slot]:
+            return
+        self._learners.advance(endpoint, now)
+        table.sample_ms[slot] = sample.taken_ms
+        self._facts(endpoint, sample)
+        self._gauges(endpoint, sample, now)
+        self._adapters.apply_sample(slot, sample)
+        if sample.preemptions is not None:
+            if sample.preemptions > self._preemptions.get(endpoint, math.inf):
+                table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
+            self._preemptions[endpoint] = sample.preemptions
+        self._learners.sampled(endpoint, sample, now)
+
+    def _facts(self, endpoint: Endpoint, sample: EngineSample) -> None:
+        """A fact once told stays true when a later sample does not repeat it."""
+        capacity = sample.kv_capacity_tokens
+        if capacity:
+            self._table.set_kv_capacity(endpoint, capacity)
+        if sample.prefix_caching is False:
+            self._prefixes.set_capacity(endpoint.slot, 0.0)
+        elif capacity:
+            self._prefixes.set_capacity(endpoint.slot, float(capacity))
+        if sample.max_sequences:
+            self._table.max_sequences[endpoint.slot] = sample.max_sequences
+
+    def _gauges(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
+        """A gauge that is missing is unknown, not zero."""
+        table, slot = self._table, endpoint.slot
+        running, waiting, usage = _gauge(sample.running), _gauge(sample.waiting), _gauge(sample.kv_usage)
+        table.running[slot], table.waiting[slot], table.kv_usage[slot] = running, waiting, usage
+        if not math.isnan(running):
+            there = running if math.isnan(waiting) else running + waiting
+            table.foreign[slot] = max(0.0, there - self._ledger.explained(endpoint, sample.taken_ms))
+            table.load_ms[slot] = sample.taken_ms
+        held = 0.0 if math.isnan(usage) else usage * float(table.kv_tokens[slot])
+        table.other_kv_tokens[slot] = max(0.0, held - float(table.new_kv_tokens[slot]))
+        if not math.isnan(waiting):
+            self._ledger.reconcile_queue(endpoint, sample.taken_ms, waiting, now)
+
+    def restarted(self, endpoint: Endpoint, now: float) -> None:
+        """The engine restarted: its caches are empty and its counters begin again."""
+        table, slot = self._table, endpoint.slot
+        if not table.holds(endpoint):
+            return
+        self._prefixes.forget(slot)
+        self._adapters.restarted(slot)
+        self._learners.restarted(endpoint, now)
+        self._preemptions.pop(endpoint, None)
+        # Its load is unknown until it tells. The time of the last sample stays: older ones are of the old process.
+        table.running[slot] = table.waiting[slot] = table.kv_usage[slot] = np.nan
+        table.load_ms[slot] = table.preempting_until_ms[slot] = NEVER
+        table.foreign[slot] = table.other_kv_tokens[slot] = 0.0
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """The endpoint is gone."""
+        self._preemptions.pop(endpoint, None)
+
+
+def _gauge(value: float | None) -> float:
+    """NaN for what was not told, or makes no sense."""
+    return value if value is not None and 0.0 <= value < math.inf else math.nan

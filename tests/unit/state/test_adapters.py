@@ -1,0 +1,197 @@
+"""What is served is a veto, what is resident an expectation: slots, least recently used, never evicting what runs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poolpilot_picker.state.adapters import CACHED_MODELS, DEFAULT_SLOTS, AdapterResidency
+from poolpilot_picker.state.samples import EngineSample, ServedModels
+
+
+def make(slots=2, gpu_slots=2):
+    adapters = AdapterResidency()
+    adapters.resize(slots)
+    for slot in range(slots):
+        tell(adapters, slot, max_adapters=gpu_slots)
+    return adapters
+
+
+def tell(adapters, slot, **values):
+    adapters.apply_sample(slot, EngineSample(taken_ms=0.0, **values))
+
+
+def listing(*names):
+    return ServedModels(base=("base",), adapters=dict.fromkeys(names, "base"))
+
+
+def test_the_first_request_loads_the_next_ones_find_it():
+    adapters = make()
+    assert adapters.book(0, "a") is True
+    assert adapters.book(0, "a") is False
+    assert adapters.resident_mask("a").tolist() == [True, False]
+
+
+def test_the_least_recently_used_adapter_goes_but_never_one_that_runs():
+    adapters = make(gpu_slots=2)
+    adapters.book(0, "a")
+    for name in ("b", "c"):
+        adapters.book(0, name)
+        adapters.release(0, name)
+    # a still runs: b had to go for c.
+    assert adapters.resident(0) == ("a", "c")
+    adapters.release(0, "a")
+    adapters.book(0, "b")
+    assert adapters.resident(0) == ("c", "b")
+
+
+def test_more_adapters_in_flight_than_slots_are_all_expected_there():
+    adapters = make(gpu_slots=1)
+    for name in ("a", "b", "c"):
+        assert adapters.book(0, name)
+    assert adapters.busy_slots().tolist() == [3.0, 0.0]
+    assert adapters.resident(0) == ("a", "b", "c")
+    for name in ("a", "b", "c"):
+        adapters.release(0, name)
+    adapters.book(0, "d")
+    assert adapters.resident(0) == ("d",)
+
+
+def test_what_the_engine_runs_is_loaded_and_what_it_exports_is_the_truth():
+    adapters = make(gpu_slots=2)
+    adapters.book(0, "a")
+    tell(adapters, 0, active_adapters=("x",), waiting_adapters=("y",))
+    assert adapters.is_active_mask("x").tolist() == [True, False]
+    assert adapters.is_waiting_mask("y").tolist() == [True, False]
+    assert set(adapters.resident(0)) == {"a", "x"}
+    tell(adapters, 0, resident_adapters=("b",))
+    assert adapters.resident(0) == ("b",)
+    assert adapters.resident_mask("a").tolist() == [False, False]
+    # A sample that says nothing of activity leaves it as it was.
+    assert adapters.active(0) == ("x",)
+
+
+def test_a_restart_empties_the_gpu_but_not_the_account():
+    adapters = make()
+    adapters.set_served(0, listing("a"))
+    adapters.book(0, "a")
+    tell(adapters, 0, active_adapters=("a",))
+    adapters.restarted(0)
+    assert adapters.resident(0) == () and adapters.active(0) == ()
+    assert adapters.inflight(0) == {"a": 1}
+    assert adapters.is_adapter("a")
+    adapters.release(0, "a")
+    assert adapters.inflight(0) == {}
+
+
+def test_served_models_are_a_veto_and_unknown_is_eligible():
+    adapters = make(3)
+    assert adapters.serving("a") is None
+    adapters.set_served(0, listing("a"))
+    adapters.set_served(1, listing())
+    assert adapters.serving("a").tolist() == [True, False, True]
+    assert adapters.serving("base") is None
+    assert adapters.serving("nobody").tolist() == [False, False, True]
+    adapters.set_served(1, listing("a", "b"))
+    assert adapters.serving("a") is None
+    adapters.set_served(1, None)
+    assert adapters.serving("b").tolist() == [False, True, True]
+
+
+def test_a_model_is_an_adapter_while_somebody_lists_or_runs_it():
+    adapters = make(2)
+    for slot in (0, 1):
+        adapters.set_served(slot, listing("a"))
+    adapters.set_served(0, None)
+    assert adapters.is_adapter("a")
+    adapters.set_served(1, listing())
+    assert not adapters.is_adapter("a")
+    tell(adapters, 1, active_adapters=("a",))
+    assert adapters.is_adapter("a")
+    tell(adapters, 1, active_adapters=())
+    assert not adapters.is_adapter("a")
+    assert not adapters.is_adapter("base")
+
+
+def test_a_slot_that_changes_hands_starts_cold():
+    adapters = make(2)
+    adapters.set_served(0, listing("a"))
+    tell(adapters, 0, active_adapters=("a",), waiting_adapters=("b",), max_adapters=7)
+    adapters.clear(0)
+    assert adapters.served(0) is None and not adapters.is_adapter("a")
+    assert adapters.resident(0) == adapters.active(0) == adapters.waiting(0) == ()
+    assert adapters.adapter_slots().tolist() == [DEFAULT_SLOTS, 2]
+    assert adapters.told_mask().tolist() == [False, True]
+
+
+def test_room_is_what_llm_d_means_by_it():
+    adapters = AdapterResidency()
+    adapters.resize(3)
+    tell(adapters, 0, max_adapters=2, active_adapters=("a",), waiting_adapters=())
+    tell(adapters, 1, max_adapters=2, active_adapters=("a",), waiting_adapters=("b",))
+    assert adapters.room_mask().tolist() == [True, False, False]
+
+
+def test_growing_keeps_what_is_known():
+    adapters = make(1)
+    adapters.set_served(0, listing("a"))
+    adapters.book(0, "a")
+    adapters.resize(3)
+    assert adapters.resident_mask("a").tolist() == [True, False, False]
+    assert adapters.busy_slots().tolist() == [1.0, 0.0, 0.0]
+    assert adapters.adapter_slots().tolist() == [2, DEFAULT_SLOTS, DEFAULT_SLOTS]
+    assert adapters.serving("b").tolist() == [False, True, True]
+
+
+def test_clients_cannot_fill_the_memory_with_model_names():
+    adapters = make(1)
+    adapters.set_served(0, listing())
+    for number in range(3 * CACHED_MODELS):
+        adapters.serving(f"model-{number}")
+    assert len(adapters._serving) <= CACHED_MODELS
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from(("book", "release", "run")), st.sampled_from("abcde")), max_size=60),
+)
+def test_equals_a_naive_lru(limit, steps):
+    adapters = make(1, limit)
+    resident, running = OrderedDict(), []
+
+    def use(name):
+        cold = name not in resident
+        resident.pop(name, None)
+        resident[name] = None
+        while len(resident) > limit:
+            victim = next((held for held in resident if held not in running and held != name), None)
+            if victim is None:
+                break
+            del resident[victim]
+        return cold
+
+    for step, name in steps:
+        if step == "book":
+            assert adapters.book(0, name) is use(name)
+            running.append(name)
+        elif step == "release" and name in running:
+            adapters.release(0, name)
+            running.remove(name)
+        elif step == "run":
+            tell(adapters, 0, active_adapters=(name,))
+            if name not in resident:
+                use(name)
+        assert adapters.resident(0) == tuple(resident)
+        assert adapters.inflight(0) == {held: running.count(held) for held in running}
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "b", "a")])
+def test_a_page_that_repeats_a_name_counts_it_once(names):
+    adapters = make(1, 4)
+    tell(adapters, 0, active_adapters=names, resident_adapters=names)
+    tell(adapters, 0, active_adapters=(), resident_adapters=())
+    assert not adapters.is_active_mask("a").any()
+    assert not adapters.resident_mask("a").any()

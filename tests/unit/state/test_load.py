@@ -1,0 +1,142 @@
+"""The load estimate: the gauges corrected in both directions, and what it says when they are old or missing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core_pools import START, feed, feed_all, make_pool, request
+from poolpilot_picker.flow.outcome import Outcome
+from poolpilot_picker.flow.pool import PoolSettings
+from poolpilot_picker.state.load import LoadEstimate
+
+STALE = 10_000.0
+
+
+def estimate(pool, now, pickers=1):
+    return LoadEstimate(pool.table, now, STALE, pickers)
+
+
+def test_what_others_have_there_is_the_gauge_without_ours():
+    pool = make_pool(2)
+    first = pool.table.at(0)
+    feed(pool, first, START, running=7.0, waiting=2.0)
+    assert estimate(pool, START).foreign[0] == 9
+    feed(pool, first, START + 1, running=0.0, waiting=0.0)
+    assert estimate(pool, START + 1).foreign[0] == 0
+
+
+def test_corrected_for_what_was_placed_and_finished_since():
+    pool = make_pool(1)
+    placed = [pool.place(request(), START) for _ in range(5)]
+    feed(pool, pool.table.at(0), START + 1_000, running=8.0, waiting=0.0)
+    assert estimate(pool, START + 1_000).sequences[0] == 8
+    for placement in placed[:4]:
+        pool.finish(placement, Outcome.SERVED, START + 1_100)
+    assert estimate(pool, START + 1_100).sequences[0] == 4
+    for _ in range(2):
+        pool.place(request(), START + 1_200)
+    assert estimate(pool, START + 1_200).sequences[0] == 6
+
+
+def test_short_requests_and_slow_samples_leave_no_ghosts():
+    pool = make_pool(1)
+    endpoint = pool.table.at(0)
+    for _ in range(52):
+        pool.finish(pool.place(request(), START), Outcome.SERVED, START + 700)
+    # The gauge still counts all 52: the sample was begun before they ended.
+    feed(pool, endpoint, START + 720, running=52.0, waiting=0.0, taken_ms=START + 690)
+    load = estimate(pool, START + 720)
+    assert load.foreign[0] == 0 and load.sequences[0] == 0
+
+
+def test_never_below_our_own_account():
+    pool = make_pool(1)
+    for _ in range(5):
+        pool.place(request(sequences=2), START)
+    feed(pool, pool.table.at(0), START, running=1.0, waiting=0.0)
+    assert estimate(pool, START).sequences[0] == 10
+
+
+def test_an_endpoint_never_heard_from_is_like_its_peers():
+    pool = make_pool(4)
+    for slot, running in enumerate((10.0, 20.0, 30.0)):
+        feed(pool, pool.table.at(slot), START, running=running)
+    load = estimate(pool, START)
+    assert load.unknown.tolist() == [False, False, False, True]
+    assert load.foreign[3] == 20
+    pool.place(request(subset=("10.0.0.4",)), START)
+    assert estimate(pool, START).sequences[3] == 21
+
+
+def test_old_samples_fade_into_the_median_of_the_fresh():
+    pool = make_pool(3)
+    feed_all(pool, START, running=40.0)
+    for slot in (0, 1):
+        feed(pool, pool.table.at(slot), START + 9_000, running=4.0)
+    fading = [estimate(pool, START + age).foreign[2] for age in (0, 4_999, 6_000, 7_500, 9_000, 10_000, 18_000)]
+    assert fading[:2] == [40, 40]
+    assert fading == sorted(fading, reverse=True)
+    assert fading[3] == pytest.approx(22)
+    assert fading[-2:] == [4, 4]
+    assert not estimate(pool, START + 10_000).unknown[2] and estimate(pool, START + 10_001).unknown[2]
+
+
+def test_in_the_dark_only_our_own_account_counts():
+    pool = make_pool(3)
+    feed_all(pool, START, running=40.0)
+    pool.place(request(), START)
+    load = estimate(pool, START + 60_000)
+    assert load.unknown.all()
+    assert load.sequences.tolist() == pool.table.inflight.tolist()
+
+
+def test_removed_endpoints_do_not_count_as_peers():
+    pool = make_pool(3)
+    feed(pool, pool.table.at(0), START, running=500.0)
+    feed(pool, pool.table.at(1), START, running=3.0)
+    pool.place(request(subset=("10.0.0.1",)), START)
+    pool.apply_endpoints([endpoint.spec for endpoint in pool.table.wanted()][1:])
+    assert estimate(pool, START).foreign[2] == 3
+
+
+def test_several_pickers_take_half_of_the_others_to_be_like_themselves():
+    pool = make_pool(2, settings=PoolSettings(pickers=4))
+    pool.place(request(subset=("10.0.0.1",)), START)
+    pool.place(request(subset=("10.0.0.1",)), START)
+    feed(pool, pool.table.at(0), START, running=8.0)
+    feed(pool, pool.table.at(1), START, running=8.0)
+    load = estimate(pool, START, pickers=4)
+    assert load.foreign.tolist() == [0.5 * 6 + 0.5 * 3 * 2, 0.5 * 8]
+
+
+def test_a_missing_gauge_is_unknown_not_zero():
+    pool = make_pool(2)
+    feed(pool, pool.table.at(0), START, running=9.0)
+    feed(pool, pool.table.at(1), START, running=None, kv_usage=0.5)
+    assert estimate(pool, START).unknown.tolist() == [False, True]
+    assert estimate(pool, START).foreign.tolist() == [9, 9]
+
+
+def test_an_empty_pool_has_no_load():
+    assert len(estimate(make_pool(0), START).sequences) == 0
+
+
+@given(
+    own=st.integers(0, 20),
+    gone=st.integers(0, 20),
+    others=st.integers(0, 20),
+    seen=st.floats(0, 1),
+    age=st.floats(0, 30_000),
+)
+def test_the_estimate_lies_between_ours_and_what_the_gauge_may_mean(own, gone, others, seen, age):
+    pool = make_pool(1)
+    endpoint = pool.table.at(0)
+    kept = [pool.place(request(), START) for _ in range(own + gone)]
+    gauge = int(seen * (own + gone)) + others
+    for placement in kept[own:]:
+        pool.finish(placement, Outcome.SERVED, START + 100)
+    feed(pool, endpoint, START + 200, running=float(gauge), taken_ms=START + 90)
+    load = estimate(pool, START + 200 + age)
+    assert own <= load.sequences[0] <= own + others
