@@ -33,8 +33,7 @@ async def running(
 ) -> AsyncIterator[Stage]:
     folder = tmp_path_factory.mktemp("failures")
     pickers = [ProgramPicker(folder, pods.addresses, transport, name=name) for name in ("alone", "left", "right")]
-    one_address = "poolpilot:\n  fallbacks:\n    maxNumOfEndpoints: 1\n"
-    pickers.append(ProgramPicker(folder, pods.addresses, transport, name="single", config=one_address))
+    pickers.append(ProgramPicker(folder, pods.addresses, transport, name="single", writes_endpoints=False))
     await asyncio.gather(*(picker.start() for picker in pickers))
     gateway = await start_gateway(folder, stage_variants(folder, *(picker.port for picker in pickers)))
     yield Stage(gateway, *pickers)

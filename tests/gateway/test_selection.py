@@ -126,6 +126,13 @@ async def test_a_refusal_of_the_second_picker_releases_the_first(lane: Lane) -> 
     assert exchange.details == "poolpilot_rejected-no-endpoints"
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_gateway_that_takes_no_list_gets_none(lane: Lane, mode: str) -> None:
+    """ORIGINAL_DST answers 503 to a list: by itself the default policy names one address."""
+    done = await lane.request(f"{mode}-original-dst", chat(100))
+    assert done.response.status == 200 and done.response.pod in lane.pods.addresses
+
+
 # ── IPv6 ─────────────────────────────────────────────────────────────────────
 
 

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING
 
 from poolpilot_lab.processes import Child, free_ports
-from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +27,10 @@ class ProgramPicker:
         *,
         name: str = "picker",
         drain_s: float = 20.0,
-        config: str = "",
+        writes_endpoints: bool = True,
         flags: Sequence[str] = (),
     ) -> None:
-        """`config`: what follows the default policy in its configuration file. `flags`: more of them."""
+        """`writes_endpoints`: into `folder/eds`, for an Envoy that takes a list. `flags`: more of them."""
         [self.port] = free_ports(1)
         self.admin = 0
         eds = folder / "eds"
@@ -42,16 +41,13 @@ class ProgramPicker:
             "--transport", transport,
             "--admin", "127.0.0.1:0",
             "--endpoints", ",".join(endpoints),
-            "--eds-dir", str(eds),
             "--drain-timeout", str(drain_s),
             "--log-level", "warning",
             "--print-ready",
             *flags,
         ]  # fmt: skip
-        if config:
-            path = folder / f"{name}.yaml"
-            path.write_text(policy_config(DEFAULT_POLICY) + config)
-            argv += ["--config-file", str(path)]
+        if writes_endpoints:
+            argv += ["--eds-dir", str(eds)]
         self.child = Child(name, argv, log=folder / f"{name}.log", out=folder / f"{name}.out")
 
     async def start(self) -> ProgramPicker:

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 GIE_HEALTH_SERVICE: Final = "inference-extension"
 """The service name that the reference charts probe."""
+LISTED_ENDPOINTS: Final = 3
+"""Named to an Envoy that takes an ordered list: one more than the retries of the configuration we generate."""
 
 
 def monotonic_ms() -> float:
@@ -109,7 +111,9 @@ class Picker:
         plugins = default_registry()
         add_user_plugins(plugins)
         text, source = _config_text(options)
-        self._keeper = ConfigKeeper(text, plugins, source, self._apply_config)
+        # Only an Envoy that reads our endpoint file is known to take a list; ORIGINAL_DST gateways answer 503 to one.
+        listed = LISTED_ENDPOINTS if options.eds_dir is not None else None
+        self._keeper = ConfigKeeper(text, plugins, source, self._apply_config, endpoints_named=listed)
         self._config_file = (
             ConfigFile(options.config_file, self.offer_config) if options.config_file is not None else None
         )

@@ -210,6 +210,25 @@ def test_fallbacks_reach_a_picker_that_does_not_say_it_itself(plugins, expected)
     assert config.profile.entries[-1].plugin.parameters.max_num_of_endpoints == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plugins: []", 3),
+        ("plugins: [{type: random-picker, parameters: {maxNumOfEndpoints: 2}}]", 2),
+        ("plugins: []\npoolpilot: {fallbacks: {maxNumOfEndpoints: 1}}", 1),
+    ],
+)
+def test_the_caller_says_how_many_endpoints_are_named_where_the_file_does_not(text, expected):
+    config = load(HEAD + text, default_registry(), "f.yaml", endpoints_named=3)
+    assert config.profile.entries[-1].plugin.parameters.max_num_of_endpoints == expected
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_endpoint_is_named_by_default(policy):
+    config = load(policy_config(policy), default_registry())
+    assert config.profile.entries[-1].plugin.parameters.max_num_of_endpoints == 1
+
+
 # ---- warnings
 
 

@@ -79,8 +79,10 @@ class LoadedConfig(msgspec.Struct, frozen=True):
     """Sentences with file, line and column: accepted, but the user should know."""
 
 
-def load(text: str, registry: Registry, source: str = "configuration") -> LoadedConfig:
-    """Reads an EndpointPickerConfig.
+def load(
+    text: str, registry: Registry, source: str = "configuration", *, endpoints_named: int | None = None
+) -> LoadedConfig:
+    """Reads an EndpointPickerConfig. `endpoints_named`: how many, where neither the file nor its picker says it.
 
     Raises:
         ConfigurationError: with every problem of the file as `source:line:column: path: sentence`.
@@ -99,7 +101,7 @@ def load(text: str, registry: Registry, source: str = "configuration") -> Loaded
     profile = _profile(reader, config, plugins)
     if profile is None or reader.problems:
         raise ConfigurationError(*reader.problems)
-    profile = _with_fallbacks(profile, config.poolpilot, plugins)
+    profile = _with_fallbacks(profile, config.poolpilot, plugins, endpoints_named)
     return LoadedConfig(
         source=source,
         profile=profile,
@@ -286,9 +288,11 @@ def _good(values: list[Any]) -> Iterator[tuple[int, Any]]:
     return ((index, value) for index, value in enumerate(values) if value is not BAD)
 
 
-def _with_fallbacks(profile: LoadedProfile, settings: PoolPilotSettings, plugins: _Plugins) -> LoadedProfile:
+def _with_fallbacks(
+    profile: LoadedProfile, settings: PoolPilotSettings, plugins: _Plugins, default: int | None
+) -> LoadedProfile:
     """Hands `poolpilot.fallbacks.maxNumOfEndpoints` to a picker that does not say it itself."""
-    wanted = settings.fallbacks.max_num_of_endpoints
+    wanted = settings.fallbacks.max_num_of_endpoints or default
     if wanted is None:
         return profile
     entries = []

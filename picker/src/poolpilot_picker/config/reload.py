@@ -38,13 +38,16 @@ class ConfigKeeper:
         registry: Registry,
         source: str = "configuration",
         apply: Callable[[LoadedConfig], None] = lambda config: None,
+        *,
+        endpoints_named: int | None = None,
     ) -> None:
-        """Raises ConfigurationError: the first text must be good."""
+        """Raises ConfigurationError: the first text must be good. `endpoints_named`: see `load`."""
         self._registry = registry
+        self._endpoints_named = endpoints_named
         self._source = source
         self._apply = apply
         self._offered = text
-        self.current = load(text, registry, source)
+        self.current = load(text, registry, source, endpoints_named=endpoints_named)
         self._apply(self.current)
         self.generation = 1
         """Grows with every configuration put into force."""
@@ -59,7 +62,7 @@ class ConfigKeeper:
             return Offered(accepted=not self.problems, changed=False, problems=self.problems)
         self._offered = text
         try:
-            config = load(text, self._registry, self._source)
+            config = load(text, self._registry, self._source, endpoints_named=self._endpoints_named)
             self._apply(config)
         except ConfigurationError as error:
             self.problems = error.problems

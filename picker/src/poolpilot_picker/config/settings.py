@@ -37,7 +37,8 @@ class FallbackSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="
         Annotated[int, Meta(ge=1)] | None,
         Meta(
             description="endpoints in the destination header, for pickers that do not say it themselves; more than 1 "
-            "only where the gateway reads a list (Envoy: override_host, not ORIGINAL_DST); unset: each picker's default"
+            "only where the gateway reads a list (Envoy: override_host, not ORIGINAL_DST); "
+            "unset: 3 with --eds-dir, else 1"
         ),
     ] = None
 

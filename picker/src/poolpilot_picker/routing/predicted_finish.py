@@ -19,7 +19,7 @@ TIE_MS: Final = 1e-9
 class PredictedFinishParameters(CostParameters, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """Constants of the cost, and how many endpoints are named in the destination header."""
 
-    max_num_of_endpoints: int = 3
+    max_num_of_endpoints: int = 1
     """The first is chosen and booked; the others are ordered fallbacks for the data plane's retries."""
 
 
