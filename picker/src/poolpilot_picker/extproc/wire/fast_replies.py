@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from poolpilot_picker.extproc.replies import (
+    NO_MUTATION,
     BodyReply,
     HeadersReply,
     ImmediateReply,
     Mutation,
     Reply,
     StreamedReply,
+    TrailersReply,
 )
 from poolpilot_picker.requests.headers import DESTINATION, LB_NAMESPACE
 
@@ -74,36 +76,50 @@ class ReplyWriter:
         """(first part, second part) of one message."""
         if isinstance(reply, StreamedReply):
             return self._chunk_head(reply), reply.chunk
-        if isinstance(reply, HeadersReply):
-            override = _override(reply.mode_override) if reply.mode_override is not None else b""
-            return self._changed(0x0A if reply.request else 0x12, reply.mutation, b"") + override, b""
-        if isinstance(reply, BodyReply):
-            body = _part(0x1A, _part(0x0A, reply.body)) if reply.body is not None else b""
-            return self._changed(0x1A if reply.request else 0x22, reply.mutation, body), b""
-        if isinstance(reply, ImmediateReply):
-            return _part(0x3A, self._immediate(reply)), b""
-        return (b"\x2a\0" if reply.request else b"\x32\0") + self._destination(reply.destination), b""
+        return self._small(reply), b""
 
-    def _changed(self, tag: int, mutation: Mutation, body: bytes) -> bytes:
+    def _small(self, reply: Reply) -> bytes:
+        if isinstance(reply, HeadersReply):
+            if reply.mutation is NO_MUTATION and reply.mode_override is None:
+                return b"\x0a\0" if reply.request else b"\x12\0"
+            override = _override(reply.mode_override) if reply.mode_override is not None else b""
+            return self._changed(b"\x0a" if reply.request else b"\x12", reply.mutation, b"") + override
+        if isinstance(reply, BodyReply):
+            if reply.mutation is NO_MUTATION and reply.body is None:
+                return b"\x1a\0" if reply.request else b"\x22\0"
+            body = _part(0x1A, _part(0x0A, reply.body)) if reply.body is not None else b""
+            return self._changed(b"\x1a" if reply.request else b"\x22", reply.mutation, body)
+        if isinstance(reply, ImmediateReply):
+            return _part(0x3A, self._immediate(reply))
+        assert isinstance(reply, TrailersReply)
+        return (b"\x2a\0" if reply.request else b"\x32\0") + self._destination(reply.destination)
+
+    def _changed(self, tag: bytes, mutation: Mutation, body: bytes) -> bytes:
         """A HeadersResponse or BodyResponse, and the dynamic metadata beside it."""
         fields = self._header_mutation(mutation.set_headers, mutation.remove_headers)
-        common = (_part(0x12, fields) if fields else b"") + body + _flag(0x28, mutation.clear_route_cache)
-        return _part(tag, _part(0x0A, common) if common else b"") + self._destination(mutation.destination)
+        if fields:
+            body = b"".join((b"\x12", _varint(len(fields)), fields, body))
+        if mutation.clear_route_cache:
+            body += b"\x28\x01"
+        if body:
+            size = _varint(len(body))
+            body = b"".join((_varint(1 + len(size) + len(body)), b"\x0a", size, body))
+        return b"".join((tag, body or b"\0", self._destination(mutation.destination)))
 
     def _header_mutation(self, fields: Sequence[Field], removed: Sequence[str] = ()) -> bytes:
-        options = [self._option(field) for field in fields]
-        options += [_part(0x12, name.encode()) for name in removed]
+        known = self._options.get
+        options = [known(field) or self._option(field) for field in fields]
+        if removed:
+            options += [_part(0x12, name.encode()) for name in removed]
         return b"".join(options)
 
     def _option(self, field: Field) -> bytes:
         """A HeaderValueOption that overwrites or adds, within a HeaderMutation."""
-        known = self._options.get(field)
-        if known is None:
-            name, value = field
-            header = _text(0x0A, name.encode()) + _text(0x1A, value.encode("utf-8", "surrogateescape"))
-            known = _part(0x0A, _part(0x0A, header) + b"\x18\x02")
-            _remember(self._options, field, known)
-        return known
+        name, value = field
+        header = _text(0x0A, name.encode()) + _text(0x1A, value.encode("utf-8", "surrogateescape"))
+        option = _part(0x0A, _part(0x0A, header) + b"\x18\x02")
+        _remember(self._options, field, option)
+        return option
 
     def _destination(self, destination: str) -> bytes:
         """Dynamic metadata that names it; nothing where there is none."""

@@ -8,7 +8,7 @@ Protocol buffers encoding: a tag (field number × 8 + wire type), then a varint 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
@@ -16,14 +16,14 @@ from poolpilot_picker.extproc.answered import NO_METADATA, Metadata
 from poolpilot_picker.extproc.codec import dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from poolpilot_picker.extproc.exchange import Exchange
     from poolpilot_picker.extproc.replies import Reply
 
 CACHED: Final = 4_096
 """Entries of each cache."""
-CACHED_BYTES: Final = 256
+CACHED_BYTES: Final = 512
 """Longer ones are not kept."""
 
 # Tags of ProcessingRequest: the kinds of message are one oneof.
@@ -33,8 +33,10 @@ REQUEST_BODY: Final = 0x22
 RESPONSE_BODY: Final = 0x2A
 METADATA: Final = 0x42
 ATTRIBUTES: Final = 0x4A
-OBSERVABILITY: Final = 0x50
 PROTOCOL_CONFIG: Final = 0x5A
+BODIES: Final = (REQUEST_BODY, RESPONSE_BODY)
+HEADS: Final = (REQUEST_HEADERS, RESPONSE_HEADERS)
+"""Trailers are rare, and left to the generated class, as is observability mode."""
 
 FIRST: Final = 0x0A
 """Field 1, a length and bytes."""
@@ -50,72 +52,64 @@ class Unfamiliar(Exception):  # noqa: N818 - not an error: another reader takes 
     """The message has a shape that is not read here."""
 
 
-class Parts(NamedTuple):
-    """What a message says."""
-
-    kind: int = 0
-    """Its tag in the oneof; 0 where there is none."""
-    fields: Sequence[tuple[str, str | bytes]] = ()
-    body: bytes = b""
-    end_of_stream: bool = False
-    modes: tuple[int, int] | None = None
-    metadata: Metadata = NO_METADATA
-    attributes: Mapping[str, Any] = NO_METADATA
-    observed: bool = False
-    """In observability mode: nobody reads our answers."""
+Fields = list[tuple[str, "str | bytes"]]
+About = tuple["tuple[int, int] | None", Metadata, "Mapping[str, Any]"]
+"""What stands behind the kind of message: (body modes, metadata, attributes)."""
 
 
 class Cache(Generic[T]):
     """What `read` makes of bytes, remembered for those that come again."""
 
-    __slots__ = ("_known", "_read")
+    __slots__ = ("_read", "known")
 
     def __init__(self, read: Callable[[bytes], T]) -> None:
         self._read = read
-        self._known: dict[bytes, T] = {}
+        self.known: dict[bytes, T] = {}
 
     def __call__(self, data: bytes) -> T:
-        known = self._known.get(data)
+        known = self.known.get(data)
         if known is None:
             known = self._read(data)
             if len(data) <= CACHED_BYTES:
-                if len(self._known) >= CACHED:
-                    self._known.clear()
-                self._known[data] = known
+                if len(self.known) >= CACHED:
+                    self.known.clear()
+                self.known[data] = known
         return known
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where it ends) of a varint below 2^28."""
-    value = shift = 0
-    for byte in data[at : at + 4]:
+def _span(data: bytes, at: int) -> tuple[int, int]:
+    """(where they begin, where they end) of a length (a varint below 2^28) and so many bytes. May raise IndexError."""
+    length = data[at]
+    at += 1
+    if length > 0x7F:
+        length &= 0x7F
+        shift = 7
+        while (byte := data[at]) > 0x7F:
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 21:
+                raise Unfamiliar
+            at += 1
+        length |= byte << shift
         at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise Unfamiliar
+    end = at + length
+    if end > len(data):
+        raise Unfamiliar
+    return at, end
 
 
 def _chunk(data: bytes, at: int) -> tuple[bytes, int]:
     """(bytes, where they end) of a length and so many bytes."""
-    length, at = _length(data, at)
-    end = at + length
-    if end > len(data):
-        raise Unfamiliar
-    return data[at:end], end
+    start, end = _span(data, at)
+    return data[start:end], end
 
 
-def _body(data: bytes) -> tuple[bytes, bool]:
-    """(body, end of stream) of an HttpBody."""
-    body, at = b"", 0
-    if data[:1] == b"\x0a":
-        body, at = _chunk(data, 1)
-    rest = data[at:]
-    if not rest:
-        return body, False
-    if rest == b"\x10\x01":
-        return body, True
+def _flag(data: bytes, at: int, end: int, tag: int) -> bool:
+    """What a message still says between two offsets: nothing (False), or the flag `tag` (True)."""
+    if at == end:
+        return False
+    if at + 2 == end and data[at] == tag and data[at + 1] == 1:
+        return True
     raise Unfamiliar
 
 
@@ -213,24 +207,38 @@ def _struct(data: bytes) -> dict[str, Any]:
     return {key: _value(value) for key, value in map(_entry, _repeated(data))}
 
 
-def _attributes(data: bytes) -> Mapping[str, Any]:
-    return _struct(_entry(data)[1])
-
-
-def _metadata(data: bytes) -> Metadata:
-    return {name: _struct(struct) for name, struct in map(_entry, _repeated(data))}
+def _about(data: bytes) -> About:
+    """What a ProcessingRequest says behind the kind of message."""
+    modes: tuple[int, int] | None = None
+    metadata: Metadata = NO_METADATA
+    attributes: Mapping[str, Any] = NO_METADATA
+    seen = at = 0
+    while at < len(data):
+        tag = data[at]
+        # Fields in their order, each once: what is repeated would have to be merged.
+        if tag <= seen:
+            raise Unfamiliar
+        seen = tag
+        chunk, at = _chunk(data, at + 1)
+        if tag == METADATA:
+            metadata = {name: _struct(struct) for name, struct in map(_entry, _repeated(chunk))} or NO_METADATA
+        elif tag == ATTRIBUTES:
+            attributes = _struct(_entry(chunk)[1])
+        elif tag == PROTOCOL_CONFIG:
+            modes = _modes(chunk)
+        else:
+            raise Unfamiliar
+    return modes, metadata, attributes
 
 
 class RequestReader:
     """Reads messages. What repeats from request to request is remembered by its bytes, and must not be changed."""
 
-    __slots__ = ("_attributes", "_fields", "_metadata", "_modes", "unfamiliar")
+    __slots__ = ("_about", "_fields", "unfamiliar")
 
     def __init__(self) -> None:
         self._fields: Cache[tuple[str, str | bytes]] = Cache(_field)
-        self._attributes: Cache[Mapping[str, Any]] = Cache(_attributes)
-        self._metadata: Cache[Metadata] = Cache(_metadata)
-        self._modes: Cache[tuple[int, int]] = Cache(_modes)
+        self._about: Cache[About] = Cache(_about)
         self.unfamiliar = 0
         """Messages left to the generated class."""
 
@@ -240,84 +248,56 @@ class RequestReader:
         None: it is for observers, whose answers nobody reads, so nothing was done. Raises protobuf's DecodeError where
         the bytes are no message.
         """
+        fields: Fields = []
+        body = b""
         try:
-            parts = self.read(message)
-        except (Unfamiliar, UnicodeDecodeError, RecursionError):
+            kind = message[0]
+            start, end = _span(message, 1)
+            # The same for every message of a stream, and for many streams.
+            modes, metadata, attributes = self._about(message[end:])
+            if kind in BODIES:
+                if start < end and message[start] == FIRST:
+                    first, start = _span(message, start + 1)
+                    body = message[first:start]
+                over = _flag(message, start, end, 0x10)
+            elif kind in HEADS:
+                fields, over = self._headers(message, start, end)
+            else:
+                return self._slowly(exchange, message, now)
+        except (Unfamiliar, IndexError, UnicodeDecodeError, RecursionError):
             return self._slowly(exchange, message, now)
-        kind, fields, body, end, modes, metadata, attributes, observed = parts
-        if observed:
-            return None
         if modes is not None:
             exchange.set_modes(*modes)
         if kind == RESPONSE_BODY:
-            return exchange.response_body(body, end, now=now)
+            return exchange.response_body(body, over, now=now)
         if kind == REQUEST_BODY:
-            return exchange.request_body(body, end, now=now, metadata=metadata)
+            return exchange.request_body(body, over, now=now, metadata=metadata)
         if kind == REQUEST_HEADERS:
-            return exchange.request_headers(fields, end, now=now, metadata=metadata)
-        if kind == RESPONSE_HEADERS:
-            return exchange.response_headers(fields, end, now=now, attributes=attributes, metadata=metadata)
-        return []
+            return exchange.request_headers(fields, over, now=now, metadata=metadata)
+        return exchange.response_headers(fields, over, now=now, attributes=attributes, metadata=metadata)
 
     def _slowly(self, exchange: Exchange, message: bytes, now: float) -> list[Reply] | None:
         self.unfamiliar += 1
         parsed = ext_proc.ProcessingRequest.FromString(message)
         return None if parsed.observability_mode else dispatch(exchange, parsed, now)
 
-    def read(self, message: bytes) -> Parts:
-        """Takes a message apart. Raises Unfamiliar or UnicodeDecodeError."""
-        kind, payload = 0, b""
-        modes: tuple[int, int] | None = None
-        metadata = NO_METADATA
-        attributes: Mapping[str, Any] = NO_METADATA
-        observed = False
-        seen = 0
-        at, size = 0, len(message)
-        while at < size:
-            tag = message[at]
-            if tag & 7 == 2:
-                chunk, at = _chunk(message, at + 1)
-            elif tag == OBSERVABILITY:
-                value, at = _length(message, at + 1)
-                observed = value != 0
-                continue
-            else:
+    def _headers(self, data: bytes, at: int, end: int) -> tuple[Fields, bool]:
+        """(fields, end of stream) of an HttpHeaders between two offsets."""
+        fields: Fields = []
+        if at < end and data[at] == FIRST:
+            at, stop = _span(data, at + 1)
+            known = self._fields.known.get
+            while at < stop:
+                if data[at] != FIRST:
+                    raise Unfamiliar
+                length = data[at + 1]
+                if length < 0x80:
+                    start = at + 2
+                    at = start + length
+                else:
+                    start, at = _span(data, at + 1)
+                entry = data[start:at]
+                fields.append(known(entry) or self._fields(entry))
+            if at != stop:
                 raise Unfamiliar
-            if REQUEST_HEADERS <= tag <= RESPONSE_BODY and not kind:
-                kind, payload = tag, chunk
-            elif tag <= seen:
-                raise Unfamiliar
-            elif tag == METADATA:
-                metadata = self._metadata(chunk) if chunk else NO_METADATA
-            elif tag == ATTRIBUTES:
-                attributes = self._attributes(chunk)
-            elif tag == PROTOCOL_CONFIG:
-                modes = self._modes(chunk)
-            else:
-                raise Unfamiliar
-            seen = tag
-        if kind >= REQUEST_BODY:
-            body, end = _body(payload)
-            return Parts(kind, (), body, end, modes, metadata, attributes, observed)
-        fields, end = self._headers(payload)
-        return Parts(kind, fields, b"", end, modes, metadata, attributes, observed)
-
-    def _headers(self, data: bytes) -> tuple[list[tuple[str, str | bytes]], bool]:
-        """(fields, end of stream) of an HttpHeaders."""
-        fields: list[tuple[str, str | bytes]] = []
-        if not data:
-            return fields, False
-        entries, at = b"", 0
-        if data[0] == FIRST:
-            entries, at = _chunk(data, 1)
-        rest = data[at:]
-        if rest not in (b"", b"\x18\x01"):
-            raise Unfamiliar
-        read = self._fields
-        at, size = 0, len(entries)
-        while at < size:
-            if entries[at] != FIRST:
-                raise Unfamiliar
-            entry, at = _chunk(entries, at + 1)
-            fields.append(read(entry))
-        return fields, rest != b""
+        return fields, _flag(data, at, end, 0x18)

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.errors import Code, ConnectionFault, StreamFault
 from poolpilot_picker.extproc.wire.fields import Section
+from poolpilot_picker.extproc.wire.frames import (
+    DATA,
+    DEFAULT_FRAME_BYTES,
+    END_STREAM,
+    HEAD_BYTES,
+    PADDED,
+    unpack_head,
+)
 from poolpilot_picker.extproc.wire.hpack import Decoder, ListTooLarge
 from poolpilot_picker.extproc.wire.limits import Allowance
 
@@ -39,6 +47,8 @@ class Receiver:
         self._streams = connection.streams
         self._out = connection.sender.out
         self._credit = limits.connection_window
+        self._low = limits.connection_window >> 1
+        self._stream_low = limits.stream_window >> 1
         self._decoder = Decoder(Section, limits.max_header_list_bytes)
         self._block: Block | None = None
         self._rest: list[bytes] = []
@@ -95,26 +105,26 @@ class Receiver:
         turns = self._limits.frames_at_once
         connection, streams = self._connection, self._streams
         while True:
-            if size - at < frames.HEAD_BYTES:
-                self._needed = frames.HEAD_BYTES
+            start = at + HEAD_BYTES
+            if start > size:
+                self._needed = HEAD_BYTES
                 return at
-            high, low, kind, flags, stream_id = frames.unpack_head(data, at)
+            high, low, kind, flags, stream_id = unpack_head(data, at)
             length = high << 8 | low
-            start = at + frames.HEAD_BYTES
             end = start + length
-            if length > frames.DEFAULT_FRAME_BYTES:
+            if length > DEFAULT_FRAME_BYTES:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a frame is larger than SETTINGS_MAX_FRAME_SIZE")
             if end > size or not turns:
-                self._needed = frames.HEAD_BYTES + length
+                self._needed = HEAD_BYTES + length
                 return at
             turns -= 1
             at = end
             if self._block is not None and kind != frames.CONTINUATION:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "another frame interrupts a header block")
             try:
-                if kind == frames.DATA:
+                if kind == DATA:
                     stream = streams.get(stream_id)
-                    if stream is None or stream.remote_over or not length or flags & frames.PADDED:
+                    if stream is None or stream.remote_over or not length or flags & PADDED:
                         self._on_odd_data(stream_id & frames.MAX_STREAM_ID, flags, data[start:end])
                     else:
                         self._on_data(stream, flags, data[start:end], length)
@@ -152,7 +162,9 @@ class Receiver:
 
     def _on_data(self, stream: Stream, flags: int, payload: bytes, size: int) -> None:
         """`size` counts against the windows: the payload with its padding."""
-        self._spend(size)
+        self._credit -= size
+        if self._credit < self._low:
+            self._refill()
         stream.credit -= size
         if stream.credit < 0:
             raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR, "more data than the stream's window allows")
@@ -160,7 +172,7 @@ class Receiver:
             stream.left -= len(payload)
             if stream.left < 0:
                 raise StreamFault(stream.id, Code.PROTOCOL_ERROR, "more data than content-length")
-        if flags & frames.END_STREAM:
+        if flags & END_STREAM:
             # Before the call hears of it: whoever answers now need not tell the peer to stop.
             stream.remote_over = True
             if payload:
@@ -169,7 +181,7 @@ class Receiver:
             return
         if payload:
             stream.call.data(payload)
-        if stream.credit < self._limits.stream_window >> 1:
+        if stream.credit < self._stream_low:
             self.replenish(stream)
 
     def _on_odd_data(self, stream_id: int, flags: int, payload: bytes) -> None:
@@ -184,21 +196,21 @@ class Receiver:
         if stream is not None and not stream.remote_over:
             self._on_data(stream, flags, payload, size)
             return
-        self._spend(size)
+        self._credit -= size
+        if self._credit < self._low:
+            self._refill()
         if stream is None:
             self._known(stream_id, "DATA")
             if self._connection.was_reset(stream_id):
                 return
         raise StreamFault(stream_id, Code.STREAM_CLOSED, "DATA on a closed stream")
 
-    def _spend(self, size: int) -> None:
-        """Takes from the connection's window, and fills it again."""
-        self._credit -= size
-        if self._credit < self._limits.connection_window >> 1:
-            if self._credit < 0:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
-            self._out.append(frames.window_update(0, self._limits.connection_window - self._credit))
-            self._credit = self._limits.connection_window
+    def _refill(self) -> None:
+        """Fills the connection's window again."""
+        if self._credit < 0:
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
+        self._out.append(frames.window_update(0, self._limits.connection_window - self._credit))
+        self._credit = self._limits.connection_window
 
     def replenish(self, stream: Stream) -> None:
         """Fills a stream's window again, unless it is over or its replies already wait for the peer."""

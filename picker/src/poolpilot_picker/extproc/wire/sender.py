@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.errors import Code, ConnectionFault, StreamFault
+from poolpilot_picker.extproc.wire.frames import DATA, pack_message_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +45,7 @@ class Sender:
             self.window -= size
             stream.window -= size
             out = self.out
-            out.append(frames.pack_message_head(size >> 8, size & 0xFF, frames.DATA, 0, stream.id, 0, length))
+            out.append(pack_message_head(size >> 8, size & 0xFF, DATA, 0, stream.id, 0, length))
             out.append(head)
             if body:
                 out.append(body)
