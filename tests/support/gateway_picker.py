@@ -178,6 +178,8 @@ class LocalPicker:
     def failing(self) -> set[str]:
         """Addresses with a failure against them."""
         table = self.pool.table
+        # Penalties are brought up to date by the next decision; here there may be none.
+        self.pool._learners.refresh_penalties(now_ms())
         return {e.address for e in table if table.failure_ms[e.slot] > 0}
 
     def learned(self) -> dict[str, int]:
