@@ -53,7 +53,7 @@ DOCUMENT: Final = SessionKind(
     think_ms=LogNormal(2250, 0.6, 500, 8000),
 )
 
-REQUESTS: Final = 1800
+REQUESTS: Final = 1400
 WORKLOAD: Final = WorkloadSpec(
     requests=REQUESTS,
     sessions_per_s=14.0,
