@@ -67,6 +67,7 @@ class Desk:
     ) -> None:
         self.now = 1_000.0
         self.seconds = 0.0
+        self.load_reports: list[tuple[str, str | bytes]] = []
         self.policy = Chosen()
         self.metrics = PickerMetrics(CollectorRegistry())
         self.pool = Pool("pool", self.policy, random.Random(1), PoolSettings(receipt_share=0.0))
@@ -84,6 +85,7 @@ class Desk:
             self._settings,
             new_id=lambda: "made-id",
             clock=lambda: self.seconds,
+            load_report=lambda address, value: self.load_reports.append((address, value)),
         )
         if self._modes is not None:
             self.exchange.set_modes(*self._modes)

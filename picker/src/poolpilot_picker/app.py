@@ -35,7 +35,8 @@ from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.discovery import FileDiscovery
 from poolpilot_picker.sources.engines import BUILTIN
-from poolpilot_picker.sources.http import Limits
+from poolpilot_picker.sources.http import HttpClient, Limits
+from poolpilot_picker.sources.sglang_load import SglangLoadSource, server_info_reader
 from poolpilot_picker.sources.telemetry import TelemetrySource
 from poolpilot_picker.sources.watch import Settings as ReadSettings
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
@@ -128,9 +129,13 @@ class Picker:
             _pool_settings(self.config),
             EndpointTable(lambda spec: step_model(spec.labels, models, prior)),
         )
-        feed = PoolFeed(self.pool, now)
+        self._feed = PoolFeed(self.pool, now)
+        # SGLang pushes its load where its pages lag by seconds; everything else passes through to the feed.
+        self._pushed = SglangLoadSource(
+            self._feed, now=now, discover=server_info_reader(HttpClient, options.engine_token)
+        )
         self.telemetry = TelemetrySource(
-            feed,
+            self._pushed,
             settings=ReadSettings(
                 cadence=Cadence(
                     fast_ms=settings.telemetry.busy_interval_ms, slow_ms=settings.telemetry.idle_interval_ms
@@ -138,7 +143,7 @@ class Picker:
                 limits=Limits(timeout_ms=settings.telemetry.timeout_ms),
             ),
             token=options.engine_token,
-            in_flight=feed.in_flight,
+            in_flight=self._feed.in_flight,
             now=now,
         )
         self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None else None
@@ -174,7 +179,7 @@ class Picker:
     def new_exchange(self) -> Exchange:
         """The state machine of a new stream, under the configuration of this moment."""
         # Also while draining: what arrives before the data plane has read the GOAWAY is placed like any other.
-        return Exchange(self.pool, self.metrics, self._exchange_settings)
+        return Exchange(self.pool, self.metrics, self._exchange_settings, load_report=self._feed.on_load_report)
 
     # ---- configuration
 
@@ -219,6 +224,7 @@ class Picker:
                 extra={"added": [one.address for one in added], "removed": [one.address for one in removed]},
             )
         self.telemetry.update(specs)
+        self._pushed.update(specs)
         self._write_eds()
 
     def _write_eds(self) -> None:
@@ -330,6 +336,7 @@ class Picker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pushed.close()
         await self.admin.stop()
 
     def hurry(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from poolpilot_picker.sources.orca import parse_orca
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,6 +43,14 @@ class PoolFeed:
         endpoint = self._endpoint(spec)
         if endpoint is not None:
             self._pool.apply_sample(endpoint, sample, self._now())
+
+    def on_load_report(self, address: str, value: str | bytes) -> None:
+        """A pod's answer carried an ORCA load report. One that cannot be read says nothing."""
+        endpoint = self._pool.table.find(address)
+        now = self._now()
+        report = parse_orca(value, now) if endpoint is not None else None
+        if endpoint is not None and report is not None:
+            self._pool.apply_load_report(endpoint, report, now)
 
     def on_served_models(self, spec: EndpointSpec, models: ServedModels | None) -> None:
         """What the engine serves has changed."""

@@ -423,3 +423,16 @@ def test_outcome_of_the_last_answer_counts() -> None:
     desk.close()
     assert desk.outcomes() == {Outcome.LOCAL_REPLY.value: 1}
     assert desk.learned() == {}
+
+
+def test_a_load_report_of_a_pod_is_handed_on() -> None:
+    desk = placed()
+    desk.answer(endpoint_load_metrics="TEXT named_metrics.kv_cache_usage_perc=0.5")
+    assert desk.load_reports == [(FIRST, "TEXT named_metrics.kv_cache_usage_perc=0.5")]
+
+
+def test_a_load_report_in_a_local_reply_is_nobodys() -> None:
+    desk = placed()
+    attributes = {"response.code_details": "local_rate_limited"}
+    desk.answer("429", attributes=attributes, endpoint_load_metrics="TEXT named_metrics.kv_cache_usage_perc=0.5")
+    assert desk.load_reports == []

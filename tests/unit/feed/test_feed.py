@@ -90,3 +90,19 @@ def test_silence_of_endpoints_that_are_gone_is_forgotten() -> None:
         pool.apply_endpoints([spec])
         feed.on_unreachable(spec, ErrorKind.TIMEOUT, 50.0)
     assert len(feed._silent) <= 2
+
+
+def test_a_load_report_changes_what_it_names_and_nothing_else() -> None:
+    pool, feed = a_pool(OLD)
+    feed.on_sample(OLD, SAMPLE)
+    feed.on_load_report("10.0.0.1:8000", b"TEXT named_metrics.kv_cache_usage_perc=0.25")
+    assert pool.table.kv_usage[0] == 0.25
+    assert (pool.table.running[0], pool.table.waiting[0], pool.table.sample_ms[0]) == (3.0, 2.0, 90.0)
+
+
+def test_a_load_report_of_an_unknown_pod_or_of_nonsense_says_nothing() -> None:
+    pool, feed = a_pool(OLD)
+    feed.on_sample(OLD, SAMPLE)
+    feed.on_load_report("10.0.0.9:8000", "TEXT named_metrics.kv_cache_usage_perc=0.25")
+    feed.on_load_report("10.0.0.1:8000", "kv=0.25")
+    assert pool.table.kv_usage[0] == 0.5

@@ -35,7 +35,7 @@ from poolpilot_picker.extproc.replies import (
     refusal,
     streamed,
 )
-from poolpilot_picker.flow.outcome import Outcome
+from poolpilot_picker.flow.outcome import ANSWERED_BY_POD, Outcome
 from poolpilot_picker.requests import (
     BodyUse,
     RequestHead,
@@ -81,6 +81,7 @@ class Exchange:
         "_echo",
         "_head",
         "_held_bytes",
+        "_load_report",
         "_new_id",
         "_observation",
         "_refused",
@@ -102,11 +103,13 @@ class Exchange:
         *,
         new_id: Callable[[], str] = new_request_id,
         clock: Callable[[], float] = time.perf_counter,
+        load_report: Callable[[str, str | bytes], None] | None = None,
     ) -> None:
-        """`clock` (s) measures how long decisions take."""
+        """`clock` (s) measures how long decisions take; `load_report` gets (address, value) of a pod's load report."""
         self._account = Account(pool, metrics, clock)
         self._settings = settings
         self._new_id = new_id
+        self._load_report = load_report
         self._head: RequestHead | None = None
         self._request_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
         self._subset: tuple[str, ...] | None = None
@@ -315,7 +318,11 @@ class Exchange:
             return [HeadersReply(request=False)]
         received = dict(fields)
         status = status_of(received.get(":status"))
-        self._account.answered(placement, status, who_answered(status, attributes, metadata), now)
+        answer = who_answered(status, attributes, metadata)
+        self._account.answered(placement, status, answer, now)
+        report = received.get(names.LOAD_REPORT)
+        if report and self._load_report is not None and answer.outcome in ANSWERED_BY_POD:
+            self._load_report(answer.address, report)
         override = None
         if placement.outcome is Outcome.SERVED and placement.observe and not end_of_stream:
             override = self._observe(placement, received)

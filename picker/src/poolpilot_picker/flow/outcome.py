@@ -26,5 +26,6 @@ class Outcome(StrEnum):
     """The exchange ended before response headers: client gone, internal redirect."""
 
 
+ANSWERED_BY_POD = frozenset({Outcome.SERVED, Outcome.REJECTED, Outcome.FAILED})
 AGAINST_ENDPOINT = frozenset({Outcome.FAILED, Outcome.UNREACHABLE, Outcome.TIMED_OUT})
 """What makes an endpoint dearer for a while."""

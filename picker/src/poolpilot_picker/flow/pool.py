@@ -345,6 +345,10 @@ class Pool:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
         self._readings.apply(endpoint, sample, now)
 
+    def apply_load_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
+        """A pod's answer carried a report of its load: fresh, but of one or two gauges only."""
+        self._readings.apply_report(endpoint, report, now)
+
     def apply_served_models(self, endpoint: Endpoint, served: ServedModels | None) -> None:
         """`/v1/models` was read; None when it could not be."""
         if self.table.holds(endpoint):

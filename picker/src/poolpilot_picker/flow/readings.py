@@ -80,10 +80,26 @@ class Readings:
             there = running if math.isnan(waiting) else running + waiting
             table.foreign[slot] = max(0.0, there - self._ledger.explained(endpoint, sample.taken_ms))
             table.load_ms[slot] = sample.taken_ms
-        held = 0.0 if math.isnan(usage) else usage * float(table.kv_tokens[slot])
-        table.other_kv_tokens[slot] = max(0.0, held - float(table.new_kv_tokens[slot]))
+        self._other_kv(endpoint, usage)
         if not math.isnan(waiting):
             self._ledger.reconcile_queue(endpoint, sample.taken_ms, waiting, now)
+
+    def apply_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
+        """A load report that came with an answer. It names a gauge or two: the others stay as the last sample told."""
+        table, slot = self._table, endpoint.slot
+        if not table.holds(endpoint) or report.taken_ms < table.sample_ms[slot]:
+            return
+        usage, waiting = _gauge(report.kv_usage), _gauge(report.waiting)
+        if not math.isnan(usage):
+            table.kv_usage[slot] = usage
+            self._other_kv(endpoint, usage)
+        if not math.isnan(waiting):
+            self._ledger.reconcile_queue(endpoint, report.taken_ms, waiting, now)
+
+    def _other_kv(self, endpoint: Endpoint, usage: float) -> None:
+        table, slot = self._table, endpoint.slot
+        held = 0.0 if math.isnan(usage) else usage * float(table.kv_tokens[slot])
+        table.other_kv_tokens[slot] = max(0.0, held - float(table.new_kv_tokens[slot]))
 
     def restarted(self, endpoint: Endpoint, now: float) -> None:
         """The engine restarted: its caches are empty and its counters begin again."""

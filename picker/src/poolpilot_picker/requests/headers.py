@@ -33,6 +33,9 @@ VIDEO_SECONDS: Final = "x-llm-d-video-duration-seconds"
 VIDEO_RESOLUTION: Final = "x-llm-d-video-resolution"
 TEST_SELECTION: Final = "test-epp-endpoint-selection"
 
+LOAD_REPORT: Final = "endpoint-load-metrics"
+"""Pod → picker (response header): an ORCA load report, where the client's request asked for one."""
+
 BACKEND_ROUTING: Final = (
     "x-prefiller-host-port",
     "x-encoder-hosts-ports",

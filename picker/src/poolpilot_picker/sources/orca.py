@@ -17,8 +17,6 @@ from poolpilot_picker.state.samples import EngineSample
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-RESPONSE_HEADER: Final = "endpoint-load-metrics"
-REQUEST_HEADER: Final = "endpoint-load-metrics-format"
 
 _NAMED: Final = "named_metrics."
 _MAX_BYTES: Final = 8_192
