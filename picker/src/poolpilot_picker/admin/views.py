@@ -68,7 +68,7 @@ async def endpoint_rows(pool: Pool, now: float) -> list[EndpointRow]:
         if position % SLICE == 0:
             await asyncio.sleep(0)
         slot = endpoint.slot
-        if table.slots[slot] is not endpoint:
+        if not table.holds(endpoint):
             continue  # gone meanwhile
         served = pool.adapters.served(slot)
         rows.append(
