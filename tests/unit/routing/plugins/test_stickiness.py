@@ -97,6 +97,16 @@ def test_a_session_is_bound_anew_only_when_its_endpoint_is_gone():
     assert plugin.filter(session("s", table)).tolist() == [False, True, False]
 
 
+def test_a_binding_outlives_a_pool_that_shrinks_below_its_slot():
+    plugin, table = SessionAffinityFilter(SessionParameters(strategy="session_id")), make_table(3)
+    plugin.placed(session("s", table), 2)
+    table.apply([EndpointSpec(host="10.0.0.1", port=8000)])
+    assert len(table) == 1
+    assert plugin.filter(session("s", table)).tolist() == [True]
+    plugin.placed(session("s", table), 0)
+    assert plugin.filter(session("s", table)).tolist() == [True]
+
+
 def test_a_session_ends_when_it_is_unused():
     scorer = SessionAffinityScorer(SessionParameters(strategy="session_id", eviction_ttl_seconds=60))
     table = make_table(2)

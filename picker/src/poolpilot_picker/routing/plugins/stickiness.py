@@ -106,7 +106,7 @@ class _Sessions:
         if binding is None or view.now - binding.used_ms > self._ttl_ms:
             return None
         slot = binding.endpoint.slot
-        return slot if view.table.slots[slot] is binding.endpoint and view.mask[slot] else None
+        return slot if view.table.holds(binding.endpoint) and view.mask[slot] else None
 
     def placed(self, view: DecisionView, slot: int) -> None:
         """Binds, or keeps the binding of, the request's session."""
@@ -127,8 +127,7 @@ class _Sessions:
     def _was_candidate(view: DecisionView, binding: _Binding) -> bool:
         """Also when a filter removed it: a busy moment does not end a session."""
         slot = binding.endpoint.slot
-        still_there = view.table.slots[slot] is binding.endpoint
-        return still_there and (bool(view.mask[slot]) or slot in view.excluded)
+        return view.table.holds(binding.endpoint) and (bool(view.mask[slot]) or slot in view.excluded)
 
     def _sweep(self, now: float) -> None:
         if now - self._swept_ms < self._sweep_ms:
