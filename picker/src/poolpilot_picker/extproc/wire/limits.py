@@ -41,6 +41,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     early_resets: float = 10_000.0
     """Streams that the peer opens and resets before anything was answered, in a burst."""
     early_resets_per_s: float = 1_000.0
+    tick_ms: float = 1_000.0
+    """How often silence is looked for."""
     handshake_ms: float = 10_000.0
     """For TLS and for the first SETTINGS, each."""
     settings_ack_ms: float = 20_000.0

@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 LAST_WORDS_S: Final = 1.0
 """For what still has to be written when the time is over."""
-TICK_S: Final = 1.0
 WRITE_HIGH: Final = 4 * 2**20
 """Bytes that the socket has not taken: from here on nothing more is read."""
 WRITE_LOW: Final = 2**20
@@ -255,7 +254,7 @@ class WireTransport:
         for one in list(self._sockets):
             one.tick(now)
         self._progress.set()
-        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self._ticking = asyncio.get_running_loop().call_later(self.limits.tick_ms / 1000.0, self._tick)
 
     def _flush_all(self) -> None:
         for one in list(self._sockets):
