@@ -96,6 +96,16 @@ MESSAGES = st.lists(
 )
 
 
+def test_a_message_that_has_only_begun_is_not_hashed() -> None:
+    """A block that ends in what the cut left open would be another block than that of the whole prompt."""
+    lead = b'{"model":"m","messages":[{"role":"user","content":"' + b"x" * 248 + b'"},{"role":"as'
+    whole = lead + b'sistant","content":"' + b"y" * 600 + b'"}]}'
+    known = list(read(CHAT, whole, complete=True).prefix.hashes)
+    for cut in range(len(lead) - 20, len(lead) + 80):
+        seen = list(read(CHAT, whole[:cut]).prefix.hashes)
+        assert known[: len(seen)] == seen
+
+
 @settings(max_examples=60)
 @given(MESSAGES, st.data(), st.booleans())
 def test_what_was_seen_gives_the_beginning_of_the_chain(messages: Any, data: st.DataObject, ascii_only: bool) -> None:

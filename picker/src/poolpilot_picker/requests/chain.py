@@ -38,6 +38,9 @@ def _block_ends() -> NDArray[np.float64]:
 BLOCK_ENDS: Final = _block_ends()
 """Byte position at which block i ends."""
 
+UNSETTLED: Final = 64
+"""Last bytes of a cut prompt that may turn out otherwise: half of a role's name, brackets closed too early."""
+
 MAX_BLOCKS: Final = len(BLOCK_ENDS)
 
 _FEW: Final = tuple(BLOCK_ENDS[:48].tolist())
@@ -85,3 +88,11 @@ def prefix_chain(prompt: bytes, seed: int, *, tokens: float, marks: Sequence[tup
     for position, weight in marks:
         ends[places.searchsorted(position) :] += weight
     return PrefixChain(hashes=hashes, ends=np.minimum(ends, most).tolist())
+
+
+def settled(chain: PrefixChain, length: int) -> PrefixChain:
+    """The blocks of a cut prompt of `length` bytes that the whole prompt has too."""
+    blocks = int(BLOCK_ENDS.searchsorted(length - UNSETTLED, side="right"))
+    if blocks >= len(chain.hashes):
+        return chain
+    return PrefixChain(hashes=chain.hashes[:blocks], ends=chain.ends[:blocks])

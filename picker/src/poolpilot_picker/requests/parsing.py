@@ -10,7 +10,7 @@ import msgspec
 from poolpilot_picker.errors import BadRequest
 from poolpilot_picker.requests import shapes
 from poolpilot_picker.requests.bodies import READERS
-from poolpilot_picker.requests.chain import chain_seed, prefix_chain
+from poolpilot_picker.requests.chain import chain_seed, prefix_chain, settled
 from poolpilot_picker.requests.head import BodyUse, RequestHead
 from poolpilot_picker.requests.partial import Mended, mend
 from poolpilot_picker.requests.refusals import NO_MODEL, explain
@@ -154,7 +154,8 @@ def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: flo
     if path is not ABSENT and path is not None:
         request.adapter = _adapter(bytes(path))
     seed = chain_seed(request.target_model, request.adapter, fields.cache_salt or "")
-    request.prefix = prefix_chain(text, seed, tokens=request.prompt_tokens, marks=prompt.marks)
+    chain = prefix_chain(text, seed, tokens=request.prompt_tokens, marks=prompt.marks)
+    request.prefix = chain if request.complete else settled(chain, len(text))
 
 
 def _retarget(request: InferenceRequest, head: RequestHead, target_of: Callable[[str], str]) -> None:
