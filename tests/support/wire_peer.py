@@ -11,6 +11,7 @@ from h2.settings import Settings
 from hyperframe.frame import Frame
 
 from poolpilot_picker.extproc.wire.connection import Connection
+from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.limits import Held, Limits
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class Noted:
         self.closings = 0
         self.on_data: Callable[[bytes], None] | None = None
         self.on_over: Callable[[], None] | None = None
+
+    def send(self, head: bytes, body: bytes = b"") -> None:
+        """A message of the answer."""
+        if self.stream.ending is None and not self.connection.sender.message(self.stream, head, body):
+            self.connection.reset(self.stream.id, Code.ENHANCE_YOUR_CALM)
 
     def data(self, payload: bytes) -> None:
         assert not self.is_over and not self.closings

@@ -40,7 +40,7 @@ def echo(call: Noted) -> None:
     def answer(payload: bytes) -> None:
         if not call.stream.answered:
             call.connection.send_head(call.stream, HEADERS)
-        call.connection.send(call.stream, payload)
+        call.send(payload)
 
     call.on_data = answer
     call.on_over = lambda: finish(call)
@@ -683,7 +683,7 @@ def test_answers_in_plain_http() -> None:
     assert peer.head(two) == {":status": "405"} and peer.ended(two)
 
 
-@pytest.mark.parametrize("act", ["send", "finish", "respond", "data"])
+@pytest.mark.parametrize("act", ["finish", "respond", "data"])
 def test_nothing_is_sent_on_a_stream_that_is_gone(act: str) -> None:
     server = Server()
     hello(server)
@@ -691,7 +691,6 @@ def test_nothing_is_sent_on_a_stream_that_is_gone(act: str) -> None:
     stream = server.connection.streams[1]
     raw(server, RstStreamFrame(1))
     acts: dict[str, Callable[[], None]] = {
-        "send": lambda: server.connection.send(stream, b"x"),
         "finish": lambda: server.connection.finish(stream, OK_TRAILERS),
         "respond": lambda: server.connection.respond(stream, OK_TRAILERS),
         "data": lambda: server.connection.respond(stream, OK_TRAILERS, b"x"),
@@ -716,10 +715,9 @@ def test_messages_are_cut_into_frames_that_the_peer_takes() -> None:
     server = Server()
     hello(server)
     raw(server, frames.window_update(0, 10_000_000), frames.settings([(4, 10_000_000)]), headers(1))
-    stream = server.connection.streams[1]
 
     def sizes(body: bytes) -> list[int]:
-        server.connection.send(stream, b"head", body)
+        server.calls[1].send(b"head", body)
         return [one.body_len for one in frames_of(server.connection.take())]
 
     assert sizes(b"x" * 16_375) == [16_384]

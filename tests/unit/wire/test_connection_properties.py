@@ -52,7 +52,7 @@ def answering(size: int) -> Callable[[Noted], None]:
         def answer(payload: bytes) -> None:
             if not call.stream.answered and call.stream.ending is None:
                 call.connection.send_head(call.stream, HEADERS)
-            call.connection.send(call.stream, payload * size, payload)
+            call.send(payload * size, payload)
 
         def over() -> None:
             call.connection.finish(call.stream, OK_TRAILERS if call.stream.answered else OK_ONLY)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.extproc.listener import SERVICE
-from poolpilot_picker.extproc.wire.errors import CallFault, Status
+from poolpilot_picker.extproc.wire.errors import CallFault, Code, Status
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import RequestReader
 from poolpilot_picker.extproc.wire.grpc_messages import (
@@ -55,7 +55,7 @@ CODES: Final = {
 class GrpcCall:
     """What all calls have in common. Subclasses say what a message does, and what the end of the request."""
 
-    __slots__ = ("_reader", "connection", "log_failure", "stream")
+    __slots__ = ("_reader", "_sender", "connection", "log_failure", "stream")
 
     def __init__(
         self, connection: Connection, stream: Stream, reader: MessageReader, log_failure: Callable[[], None]
@@ -63,6 +63,7 @@ class GrpcCall:
         self.connection = connection
         self.stream = stream
         self._reader = reader
+        self._sender = connection.sender
         self.log_failure = log_failure
 
     def message(self, data: bytes) -> None:
@@ -95,13 +96,14 @@ class GrpcCall:
             self.complete()
 
     def send(self, head: bytes, body: bytes = b"") -> None:
-        """A message, given in two parts."""
+        """A message, given in two parts. A stream that cannot take more is reset."""
         stream = self.stream
         if stream.ending is not None:
             return
         if not stream.answered:
             self.connection.send_head(stream, HEADERS)
-        self.connection.send(stream, head, body)
+        if not self._sender.message(stream, head, body):
+            self.connection.reset(stream.id, Code.ENHANCE_YOUR_CALM)
 
     def end(self, status: Status = Status.OK, message: str = "") -> None:
         """The status, and no more."""

@@ -112,11 +112,6 @@ class Connection:
         if remote_over:
             call.over()
 
-    def send(self, stream: Stream, head: bytes, body: bytes = b"") -> None:
-        """A gRPC message of the answer, given in two parts. A stream that cannot take more is reset."""
-        if stream.ending is None and not self.sender.message(stream, head, body):
-            self.reset(stream.id, Code.ENHANCE_YOUR_CALM)
-
     def send_head(self, stream: Stream, block: bytes) -> None:
         """The header block that begins an answer."""
         stream.answered = True

@@ -254,12 +254,13 @@ class RequestReader:
             kind = message[0]
             start, end = _span(message, 1)
             # The same for every message of a stream, and for many streams.
-            modes, metadata, attributes = self._about(message[end:])
+            about = message[end:]
+            modes, metadata, attributes = self._about.known.get(about) or self._about(about)
             if kind in BODIES:
                 if start < end and message[start] == FIRST:
                     first, start = _span(message, start + 1)
                     body = message[first:start]
-                over = _flag(message, start, end, 0x10)
+                over = start != end and _flag(message, start, end, 0x10)
             elif kind in HEADS:
                 fields, over = self._headers(message, start, end)
             else:
