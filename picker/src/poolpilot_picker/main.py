@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM private key")
     data.add_argument(
         "--transport",
-        default=TransportName.GRPC,
-        choices=tuple(TransportName),
+        default=TransportName.GRPC.value,
+        choices=[name.value for name in TransportName],
         help="what serves the port: the gRPC library, or a lean implementation for this one service (default grpc)",
     )
     data.add_argument("--client-ca", type=Path, metavar="FILE", help="PEM CA of the client certificates to ask for")
