@@ -56,13 +56,17 @@ class Connection:
         self.sender = Sender(held, self._ended, self._drained)
         self._limits = limits
         self._accept = accept
-        self._began = self._heard = self._idle_since = now
+        self._began = self.heard = self._idle_since = now
         self._pinged: float | None = None
         self._closing_since = now
         self._table_said = False
         self._reset: dict[int, None] = {}
         self._closed: deque[int] = deque(maxlen=ENDS_KEPT)
+        self.more = False
+        """Whole frames wait for another `receive` (of nothing), so that others have their turn."""
         self._receiver = Receiver(self, limits)
+        self.receive: Callable[[bytes, float], None] = self._receiver.receive
+        """Takes what was read, and the time."""
         greeting = (
             (frames.HEADER_TABLE_SIZE, limits.header_table_bytes),
             (frames.MAX_CONCURRENT_STREAMS, limits.max_streams),
@@ -74,17 +78,6 @@ class Connection:
             self.sender.out.append(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
 
     # ---- bytes
-
-    def receive(self, data: bytes, now: float) -> None:
-        """Takes what was read; nothing, to go on where `more` said so."""
-        if self.open:
-            self.now = self._heard = now
-            self._receiver.receive(data)
-
-    @property
-    def more(self) -> bool:
-        """Whole frames wait for another `receive`, so that others have their turn."""
-        return self._receiver.more
 
     def take(self) -> bytes:
         """What is to be written now."""
@@ -249,7 +242,7 @@ class Connection:
         if stalled_ms > limits.keepalive_timeout_ms:
             self._lose("the peer takes nothing")
         if stalled_ms or not self.open:
-            self._heard = now
+            self.heard = now
             return
         if not self._receiver.acknowledged:
             waited = now - self._began
@@ -263,11 +256,11 @@ class Connection:
             self.go_away(now)
 
     def _watch(self, now: float) -> None:
-        if self._pinged is not None and self._heard < self._pinged:
+        if self._pinged is not None and self.heard < self._pinged:
             if now - self._pinged > self._limits.keepalive_timeout_ms:
                 self._lose("the peer does not answer")
             return
         self._pinged = None
-        if now - self._heard > self._limits.keepalive_ms:
+        if now - self.heard > self._limits.keepalive_ms:
             self._pinged = now
             self.sender.out.append(frames.ping(ALIVE_PING))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.extproc.replies import Field, ModeOverride
 
-CACHED: Final = 4_096
+CACHED: Final = 1_024
 CACHED_BYTES: Final = 512
 
 Key = TypeVar("Key")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.extproc.exchange import Exchange
     from poolpilot_picker.extproc.replies import Reply
 
-CACHED: Final = 4_096
+CACHED: Final = 1_024
 """Entries of each cache."""
 CACHED_BYTES: Final = 512
 """Longer ones are not kept."""

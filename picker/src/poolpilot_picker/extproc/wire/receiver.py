@@ -71,13 +71,12 @@ class Receiver:
 
     # ---- input
 
-    @property
-    def more(self) -> bool:
-        """Whole frames were left for another `receive`, to let others have their turn."""
-        return self._connection.open and self._rest_bytes >= self._needed
-
-    def receive(self, data: bytes) -> None:
-        """Takes what was read (nothing, to go on with what was left)."""
+    def receive(self, data: bytes, now: float) -> None:
+        """Takes what was read; nothing, to go on where the connection has more. `now` in ms."""
+        connection = self._connection
+        if not connection.open:
+            return
+        connection.now = connection.heard = now
         if self._rest_bytes:
             self._rest.append(data)
             self._rest_bytes += len(data)
@@ -89,11 +88,14 @@ class Receiver:
         try:
             used = self._frames(data)
         except ConnectionFault as fault:
-            self._connection.fail(fault.code, fault.reason)
+            connection.more = False
+            connection.fail(fault.code, fault.reason)
             return
-        if used < len(data) and self._connection.open:
+        rest = len(data) - used
+        if rest and connection.open:
             self._rest.append(data[used:])
-            self._rest_bytes = len(data) - used
+            self._rest_bytes = rest
+        connection.more = rest >= self._needed and connection.open
 
     def _frames(self, data: bytes) -> int:
         """Handles the frames that are there in full; returns how many bytes that was, and sets what is needed next."""
