@@ -6,7 +6,7 @@ import pytest
 
 from core_pools import spec
 from poolpilot_picker.state.endpoints import EndpointTable
-from poolpilot_picker.state.ledger import GAUGE_LAG_MS, REMEMBER_MS, Booking, Ledger, Phase
+from poolpilot_picker.state.ledger import GAUGE_LAG_MS, REMEMBER_MS, TOGETHER_MS, Booking, Ledger, Phase
 
 NOW = 1_000.0
 
@@ -135,10 +135,11 @@ def test_what_a_gauge_may_count_of_ours(ledger, table):
     # A gauge read before it ended, or just after and not yet updated, counts it; a later one does not.
     assert ledger.explained(endpoint, NOW + 900) == 6
     assert ledger.explained(endpoint, NOW + 1_000 + GAUGE_LAG_MS) == 6
-    assert ledger.explained(endpoint, NOW + 1_001 + GAUGE_LAG_MS) == 4
+    assert ledger.explained(endpoint, NOW + 1_000 + TOGETHER_MS + GAUGE_LAG_MS) == 4
     for _ in range(1_000):
         ledger.release(booked(ledger, table, now=NOW + 2_000), NOW + 2_000)
-    ledger.release(bookings[1], NOW + 2_001 + REMEMBER_MS)
+    assert len(ledger._accounts[endpoint].left) == 2
+    ledger.release(bookings[1], NOW + 2_100 + REMEMBER_MS)
     assert len(ledger._accounts[endpoint].left) == 1
 
 

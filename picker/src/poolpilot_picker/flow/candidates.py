@@ -30,7 +30,7 @@ def candidates(table: EndpointTable, request: InferenceRequest) -> Mask:
             for endpoint in _hinted(table, hint):
                 allowed[endpoint.slot] = True
         mask &= allowed
-    if not mask.any():
+    if not len(mask) or not mask[mask.argmax()]:
         raise NoEndpoints("failed to find endpoint candidates for serving the request")
     return mask
 

@@ -15,7 +15,7 @@ from poolpilot_picker.flow.candidates import candidates, steer
 from poolpilot_picker.flow.learners import Learners, Lesson
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
 from poolpilot_picker.flow.readings import Readings
-from poolpilot_picker.flow.receipts import Receipt, ReceiptBook, make_receipt
+from poolpilot_picker.flow.receipts import Receipt, ReceiptBook, Snapshot
 from poolpilot_picker.learning.lengths import OutputLengths
 from poolpilot_picker.learning.tokens import TokenScale
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 HIT_SHARE_SMOOTHING: Final = 0.01
+LOST_AFTER_MS: Final = 600_000.0
+"""What was placed so long ago at an engine that has nothing to do is not in flight, whatever became of its exchange."""
 
 
 class Policy(Protocol):
@@ -73,6 +75,7 @@ class Placement(msgspec.Struct):
     cached_tokens: float
     lesson: Lesson | None = None
     receipt: Receipt | None = None
+    """Where the client asked for one."""
     outcome: Outcome | None = None
     output_tokens: float | None = None
     """Counted in the answer, all sequences together."""
@@ -105,6 +108,8 @@ class Pool:
         self._rng = rng
         self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
         self._hit_share = 0.2
+        self.lost = 0
+        """Bookings released by the backstop: each is an exchange whose end nobody told."""
 
     # ---- placing
 
@@ -154,6 +159,7 @@ class Pool:
             sequences=request.sequences,
             prefill_ms=0.0,
             adapter="",
+            inference=request.is_inference,
         )
         return Placement(
             request=request,
@@ -193,11 +199,12 @@ class Pool:
         return self.lengths.expected(request.target_model, request.tenant, request.max_tokens)
 
     def _receipt(self, request: InferenceRequest, decision: Decision) -> Receipt | None:
+        """Remembers a sampled or asked-for decision; the receipt itself only for who asked."""
         if not request.receipt_wanted and self._rng.random() >= self.settings.receipt_share:
             return None
-        receipt = make_receipt(self.name, request, decision, self.table.requests.tolist())
-        self.receipts.add(receipt)
-        return receipt
+        snapshot = Snapshot(self.name, decision)
+        self.receipts.add(snapshot)
+        return snapshot.write() if request.receipt_wanted else None
 
     def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
         """All of it or, if something fails, none: whoever then places the request in another way finds it unbooked."""
@@ -212,13 +219,20 @@ class Pool:
             sequences=request.sequences,
             prefill_ms=forecast.prefill_ms + forecast.adapter_ms,
             adapter=view.adapter,
+            inference=request.is_inference,
         )
         self._learners.advance(endpoint, now)
         self.prefixes.insert(request.prefix, endpoint.slot)
         lesson = self._teach(decision, cached) if request.is_inference else None
-        if view.adapter and self.adapters.book(endpoint.slot, view.adapter):
-            self._learners.loading(endpoint, forecast.adapter_ms)
         self.ledger.book(booking, now)
+        if view.adapter:
+            try:
+                cold = self.adapters.book(endpoint.slot, view.adapter)
+            except Exception:
+                self.ledger.release(booking, now, answered=False)
+                raise
+            if cold:
+                self._learners.loading(endpoint, forecast.adapter_ms)
         return booking, lesson
 
     def _teach(self, decision: Decision, cached: float) -> Lesson:
@@ -285,10 +299,7 @@ class Pool:
         endpoint = booking.endpoint
         if booking.released:
             return False
-        self._learners.advance(endpoint, now)
-        if booking.adapter:
-            self.adapters.release(endpoint.slot, booking.adapter)
-        self.ledger.release(booking, now, answered=outcome is Outcome.SERVED)
+        self._release(booking, now, answered=outcome is Outcome.SERVED)
         placement.outcome = outcome
         if outcome is Outcome.SERVED:
             self._learners.succeeded(endpoint, now)
@@ -301,6 +312,12 @@ class Pool:
             self._learners.failed(endpoint, now)
         self._forget_if_dropped(endpoint)
         return True
+
+    def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
+        self._learners.advance(booking.endpoint, now)
+        if booking.adapter:
+            self.adapters.release(booking.endpoint.slot, booking.adapter)
+        self.ledger.release(booking, now, answered=answered)
 
     def usage(self, placement: Placement, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Usage that a pod's answer carried."""
@@ -344,6 +361,16 @@ class Pool:
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
         self._readings.apply(endpoint, sample, now)
+        if sample.running == 0 and not sample.waiting and self.table.holds(endpoint):
+            self._release_lost(endpoint, sample.taken_ms, now)
+
+    def _release_lost(self, endpoint: Endpoint, sample_ms: float, now: float) -> None:
+        """The account's backstop: the engine said at `sample_ms` that it has nothing to do."""
+        for booking in self.ledger.at(endpoint):
+            if booking.inference and booking.placed_ms < sample_ms - LOST_AFTER_MS:
+                self._release(booking, now, answered=False)
+                self.lost += 1
+        self._forget_if_dropped(endpoint)
 
     def apply_load_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
         """A pod's answer carried a report of its load: fresh, but of one or two gauges only."""
@@ -362,11 +389,8 @@ class Pool:
 
     def learning_counts(self) -> dict[str, int]:
         """How many observations each learner took: for tests and metrics."""
-        return {
-            "lengths": self.lengths.observed,
-            "token_scale": self.tokens.observed,
-            **self._learners.counts(),
-        }
+        own = {"lengths": self.lengths.observed, "token_scale": self.tokens.observed}
+        return own | self._learners.counts()
 
 
 def _unpredicted(view: DecisionView, cached: float) -> Forecast:

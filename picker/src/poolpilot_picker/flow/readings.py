@@ -76,9 +76,10 @@ class Readings:
         table, slot = self._table, endpoint.slot
         running, waiting, usage = _gauge(sample.running), _gauge(sample.waiting), _gauge(sample.kv_usage)
         table.running[slot], table.waiting[slot], table.kv_usage[slot] = running, waiting, usage
+        queued = table.queued[slot] = 0.0 if math.isnan(waiting) else waiting
         if not math.isnan(running):
-            there = running if math.isnan(waiting) else running + waiting
-            table.foreign[slot] = max(0.0, there - self._ledger.explained(endpoint, sample.taken_ms))
+            explained = self._ledger.explained(endpoint, sample.taken_ms)
+            table.foreign[slot] = max(0.0, running + queued - explained)
             table.load_ms[slot] = sample.taken_ms
         self._other_kv(endpoint, usage)
         if not math.isnan(waiting):
@@ -113,7 +114,7 @@ class Readings:
         # Its load is unknown until it tells. The time of the last sample stays: older ones are of the old process.
         table.running[slot] = table.waiting[slot] = table.kv_usage[slot] = np.nan
         table.load_ms[slot] = table.preempting_until_ms[slot] = NEVER
-        table.foreign[slot] = table.other_kv_tokens[slot] = 0.0
+        table.foreign[slot] = table.other_kv_tokens[slot] = table.queued[slot] = 0.0
 
     def forget(self, endpoint: Endpoint) -> None:
         """The endpoint is gone."""

@@ -17,8 +17,9 @@ import numpy as np
 from poolpilot_picker.routing.decision import Forecast
 
 if TYPE_CHECKING:
+    from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.view import DecisionView
-    from poolpilot_picker.state.endpoints import Floats
+    from poolpilot_picker.state.endpoints import EndpointTable, Floats
 
 LEAST_CHUNK: Final = 256.0
 """Prompt tokens that fit into a step however many sequences decode in it."""
@@ -61,23 +62,15 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 
 class CostModel:
-    """The terms of one decision. Built once per request; `total` is what the policy minimises."""
+    """The terms of one decision. Built once per request; `total` is what the policy minimises.
 
-    __slots__ = (
-        "_adapter_ms",
-        "_parameters",
-        "_view",
-        "expected_output",
-        "prefill_ms",
-        "step_ms",
-        "terms",
-        "total",
-        "uncached",
-        "wait_ms",
-    )
+    Keeps no reference to its view: the view refers to the model, and in a cycle every decision's arrays would be left
+    to the garbage collector.
+    """
+
+    __slots__ = ("_adapter_ms", "_output", "_prefill_ms", "_step_ms", "_uncached", "_wait_ms", "terms", "total")
 
     def __init__(self, view: DecisionView, parameters: CostParameters) -> None:
-        self._view, self._parameters = view, parameters
         table, request, load, now = view.table, view.request, view.load, view.now
         prompt, sequences, output = float(request.prompt_tokens), float(request.sequences), view.expected_output
         batch = load.sequences
@@ -93,13 +86,12 @@ class CostModel:
         step_now = table.step_ms + table.sequence_ms * decoding + table.context_ms * context
         step = (step_now + sequences * each) * table.interference
 
-        if parameters.use_cache:
-            uncached = np.maximum(prompt - view.cached_tokens * table.cache_trust, 1.0)
-        else:
-            uncached = np.full(len(table), max(prompt, 1.0))
+        uncached = np.maximum(prompt - view.cached_tokens * table.cache_trust, 1.0)
+        if not parameters.use_cache:
+            uncached[:] = max(prompt, 1.0)
         # token·u + token2·(u² + 2·u·p) with p = P − u
         work = uncached * (table.token_ms + table.token2_ms * (2.0 * prompt - uncached))
-        chunks = np.ceil(uncached / np.maximum(LEAST_CHUNK, table.token_budget - batch))
+        chunks = np.ceil(uncached / np.maximum(table.token_budget - batch, LEAST_CHUNK))
         prefill = work + chunks * step_now
         # A prefill starts when a step ends: half a step, and half of the chunk that is being prefilled.
         wait = np.minimum(0.5 * batch, 0.5) * step_now
@@ -110,11 +102,11 @@ class CostModel:
         fleet = parameters.fleet_share * float(batch.dot(table.mean_weight))
         delayed = parameters.others_weight * (fleet + (1.0 - parameters.fleet_share) * batch)
         slowed = parameters.others_decode_weight * sequences * min(output, view.expected_rest)
-        self.expected_output = output
-        self.step_ms: Floats = step
-        self.uncached: Floats = uncached
-        self.prefill_ms: Floats = prefill
-        self.wait_ms: Floats = wait
+        self._output = output
+        self._step_ms: Floats = step
+        self._uncached: Floats = uncached
+        self._prefill_ms: Floats = prefill
+        self._wait_ms: Floats = wait
         self._adapter_ms: Floats | None = None
         self.terms: dict[str, Floats] = {
             "wait": wait,
@@ -123,83 +115,79 @@ class CostModel:
             "delay_prefill": delayed * work,
             "delay_decode": slowed * batch * each,
         }
-        self._add_capacity(generated, decoding)
+        self._add_capacity(view, parameters, generated, decoding)
         if view.adapter:
-            self._add_adapter()
-        target = parameters.slow_start_ms if request.slo_ttft_ms is None else 0.25 * request.slo_ttft_ms
-        late = self.ttft_ms - target
-        if late[late.argmax()] > 0.0:
-            self.terms["slow_start"] = parameters.slow_start_weight * np.maximum(late, 0.0)
-        self._add_penalties()
-        values = iter(self.terms.values())
-        total: Floats = next(values) + next(values)
-        for value in values:
-            total += value
-        self.total: Floats = total
+            self._add_adapter(view, parameters)
+        self._add_slow_start(request, parameters)
+        self._add_penalties(table, parameters, now)
+        first, second, *others = self.terms.values()
+        self.total: Floats = first + second
+        for term in others:
+            self.total += term
 
-    @property
-    def ttft_ms(self) -> Floats:
-        """Until the first token."""
-        ttft: Floats = self.wait_ms + self.prefill_ms
-        return ttft if self._adapter_ms is None else ttft + self._adapter_ms
-
-    def _add_capacity(self, generated: Floats, decoding: Floats) -> None:
+    def _add_capacity(
+        self, view: DecisionView, parameters: CostParameters, generated: Floats, decoding: Floats
+    ) -> None:
         """What full batches and KV caches cost: waiting for departures, preemption at the peak, evicted prefixes."""
-        view, parameters = self._view, self._parameters
-        table, load, uncached = view.table, view.load, self.uncached
+        table, load, uncached = view.table, view.load, self._uncached
         batch, output, rest = load.sequences, view.expected_output, view.expected_rest
         sequences = float(view.request.sequences)
-        in_use = table.new_kv_tokens + np.maximum(load.other_kv, generated)
-        peak = (in_use + uncached + (sequences * output + (0.5 * rest) * batch)) / table.kv_tokens
-        room = table.max_sequences - batch
-        over: Floats | None = None
-        if room[room.argmin()] < sequences:
-            over = np.maximum(sequences - room, 0.0)
+        in_use = table.new_kv_tokens + np.maximum(load.other_kv, generated) + uncached
+        peak = (in_use + (sequences * output + (0.5 * rest) * batch)) / table.kv_tokens
+        over = batch + sequences - table.max_sequences
         if peak[peak.argmax()] > KV_ROOM:
-            barrier = parameters.kv_barrier_ms * (peak - KV_ROOM) / np.maximum(0.02, 1.05 - peak)
+            barrier = parameters.kv_barrier_ms * (peak - KV_ROOM) / np.maximum(1.05 - peak, 0.02)
             self.terms["kv_peak"] = np.minimum(np.maximum(barrier, 0.0), parameters.kv_barrier_most_ms)
-            full = in_use + uncached > 0.98 * table.kv_tokens
-            if full.any():
-                queued = np.where(np.isnan(table.waiting), 0.0, table.waiting) + 1.0
-                over = np.maximum(np.where(full, queued, 0.0), 0.0 if over is None else over)
-        if over is not None:
-            admission = np.where(batch > 0.0, over * rest * self.step_ms / np.maximum(1.0, decoding), 0.0)
-            self.wait_ms = self.wait_ms + admission
+            over = np.where(in_use > 0.98 * table.kv_tokens, np.maximum(over, table.queued + 1.0), over)
+        if over[over.argmax()] > 0.0:
+            waits = np.maximum(over, 0.0) * rest * self._step_ms / np.maximum(decoding, 1.0)
+            waits[batch <= 0.0] = 0.0
+            self._wait_ms = self._wait_ms + waits
             # Twice: once as part of the time to the first token, once for the others it makes wait.
-            self.terms["admission"] = 2.0 * admission
-        fill = (view.indexed_tokens + generated + (uncached + output)) / table.kv_tokens
+            self.terms["admission"] = 2.0 * waits
+        fill = (view.indexed_tokens + generated + uncached + output) / table.kv_tokens
         if fill[fill.argmax()] > CACHE_ROOM:
-            share = np.minimum(np.maximum((fill - CACHE_ROOM) / 0.1, 0.0), 1.0)
-            value = (parameters.eviction_weight * view.hit_share) * table.token_ms
-            self.terms["eviction"] = share * uncached * value * (1.0 + parameters.others_weight * batch)
+            share = np.minimum(np.maximum(10.0 * (fill - CACHE_ROOM), 0.0), 1.0)
+            value = table.token_ms * ((parameters.eviction_weight * view.hit_share) * uncached)
+            self.terms["eviction"] = share * value * (1.0 + parameters.others_weight * batch)
 
-    def _add_adapter(self) -> None:
+    def _add_adapter(self, view: DecisionView, parameters: CostParameters) -> None:
         """The load of a cold adapter stalls the batch; where all slots are in use it waits for one."""
-        view, parameters = self._view, self._parameters
         batch, adapters = view.load.sequences, view.adapters
         cold = ~adapters.resident_mask(view.adapter)
         busy, slots = adapters.busy_slots(), adapters.adapter_slots()
-        load = np.where(cold, parameters.adapter_load_ms, 0.0)
-        answers = (busy - slots + 1.0) * view.expected_output * self.step_ms / np.maximum(1.0, busy)
-        self._adapter_ms = load
-        displaces = parameters.adapter_eviction_weight * (adapters.loaded_slots() >= slots)
-        self.terms["adapter"] = load * (1.0 + displaces + batch) + np.where(cold & (busy >= slots), answers, 0.0)
+        self._adapter_ms = load = np.where(cold, parameters.adapter_load_ms, 0.0)
+        displaced = parameters.adapter_eviction_weight * (adapters.loaded_slots() >= slots)
+        term = load * (1.0 + displaced + batch)
+        full = cold & (busy >= slots)
+        if full.any():
+            answers = (busy - slots + 1.0) * view.expected_output * self._step_ms / np.maximum(busy, 1.0)
+            term += np.where(full, answers, 0.0)
+        self.terms["adapter"] = term
 
-    def _add_penalties(self) -> None:
-        view, table = self._view, self._view.table
+    def _add_slow_start(self, request: InferenceRequest, parameters: CostParameters) -> None:
+        """What of the time to the first token is beyond the target weighs more."""
+        late = self._wait_ms + self._prefill_ms
+        if self._adapter_ms is not None:
+            late += self._adapter_ms
+        late -= parameters.slow_start_ms if request.slo_ttft_ms is None else 0.25 * request.slo_ttft_ms
+        if late[late.argmax()] > 0.0:
+            self.terms["slow_start"] = parameters.slow_start_weight * np.maximum(late, 0.0)
+
+    def _add_penalties(self, table: EndpointTable, parameters: CostParameters, now: float) -> None:
         until, failures = table.preempting_until_ms, table.failure_ms
-        if until[until.argmax()] > view.now:
-            self.terms["preempting"] = np.where(until > view.now, self._parameters.preempting_ms, 0.0)
+        if until[until.argmax()] > now:
+            self.terms["preempting"] = np.where(until > now, parameters.preempting_ms, 0.0)
         if failures[failures.argmax()] > 0.0:
             self.terms["failures"] = failures
 
     def forecast(self, slot: int) -> Forecast:
         """What is predicted for the request on one endpoint."""
         return Forecast(
-            wait_ms=float(self.wait_ms[slot]),
-            prefill_ms=float(self.prefill_ms[slot]),
+            wait_ms=float(self._wait_ms[slot]),
+            prefill_ms=float(self._prefill_ms[slot]),
             adapter_ms=0.0 if self._adapter_ms is None else float(self._adapter_ms[slot]),
-            step_ms=float(self.step_ms[slot]),
-            output_tokens=self.expected_output,
-            uncached_tokens=float(self.uncached[slot]),
+            step_ms=float(self._step_ms[slot]),
+            output_tokens=self._output,
+            uncached_tokens=float(self._uncached[slot]),
         )

@@ -33,8 +33,6 @@ class PredictedFinishPicker:
         """Slots by increasing cost."""
         model = CostModel(view, self.parameters)
         view.cost = model
-        view.terms.update(model.terms)
-        view.terms["cost"] = model.total
         candidates = view.mask.nonzero()[0]
         costs = model.total[candidates]
         discounts = scores[candidates]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+
 if TYPE_CHECKING:
     import random
 
@@ -55,7 +57,7 @@ class DecisionView:
         expected_output: float = 300.0,
         expected_rest: float = 300.0,
         hit_share: float = 0.0,
-        indexed_tokens: Floats | float = 0.0,
+        indexed_tokens: Floats | None = None,
     ) -> None:
         self.request = request
         self.table = table
@@ -74,7 +76,7 @@ class DecisionView:
         """Tokens still to come of an average sequence in flight."""
         self.hit_share = hit_share
         """Share of prompt tokens that lately were found in the cache: what an evicted token is worth."""
-        self.indexed_tokens = indexed_tokens
+        self.indexed_tokens: Floats = np.zeros(len(mask)) if indexed_tokens is None else indexed_tokens
         """Prefix tokens thought resident per slot."""
         self.cost: CostModel | None = None
         """Set by the predicted-finish policy; the booking takes its forecast from here."""

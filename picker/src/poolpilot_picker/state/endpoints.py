@@ -80,6 +80,7 @@ COLUMNS: Final[dict[str, tuple[float, str]]] = {
     "load_ms": (NEVER, "when the newest sample that told the load was begun"),
     "running": (np.nan, "sequences the engine ran"),
     "waiting": (np.nan, "sequences the engine queued"),
+    "queued": (0.0, "the same, 0 where the engine did not tell"),
     "kv_usage": (np.nan, "share of the KV cache in use, 0..1"),
     "kv_capacity": (np.nan, "KV cache size"),
     "foreign": (0.0, "sequences at the engine that cannot be ours, by the newest sample that told the load"),
@@ -124,6 +125,7 @@ class EndpointTable:
     load_ms: Floats
     running: Floats
     waiting: Floats
+    queued: Floats
     kv_usage: Floats
     kv_capacity: Floats
     foreign: Floats

@@ -17,6 +17,8 @@ GAUGE_LAG_MS: Final = 250.0
 """An engine's gauges are those of the end of its last step: how much older than its sample a gauge may be."""
 REMEMBER_MS: Final = 3_000.0
 """How long releases are remembered, to recognise our own requests in a gauge that is that much late."""
+TOGETHER_MS: Final = 50.0
+"""Releases within this time are remembered as one."""
 
 
 class Phase(IntEnum):
@@ -35,6 +37,7 @@ class Booking:
         "endpoint",
         "expected_output",
         "first_ms",
+        "inference",
         "phase",
         "placed_ms",
         "prefill_ms",
@@ -54,6 +57,7 @@ class Booking:
         sequences: int,
         prefill_ms: float,
         adapter: str,
+        inference: bool = True,
     ) -> None:
         self.endpoint = endpoint
         self.placed_ms = placed_ms
@@ -67,6 +71,8 @@ class Booking:
         """Predicted, later observed, time of the first token."""
         self.phase = Phase.PREFILL
         self.adapter = adapter
+        self.inference = inference
+        """The engine counts it among its sequences while it is in flight."""
 
     @property
     def released(self) -> bool:
@@ -82,8 +88,8 @@ class _Account:
     def __init__(self) -> None:
         self.open: dict[Booking, None] = {}
         """Open bookings, in the order in which they were placed here."""
-        self.left: deque[tuple[float, int]] = deque()
-        """(time, sequences) of what was released lately."""
+        self.left: deque[list[float]] = deque()
+        """[time until which, sequences] of what was released lately."""
 
 
 class Ledger:
@@ -139,7 +145,11 @@ class Ledger:
         left = account.left
         while left and left[0][0] < now - REMEMBER_MS:
             left.popleft()
-        left.append((now, sequences))
+        until = now - now % TOGETHER_MS + TOGETHER_MS
+        if left and left[-1][0] == until:
+            left[-1][1] += sequences
+        else:
+            left.append([until, sequences])
         ahead = booking.first_ms - now
         if booking.phase is Phase.PREFILL and ahead > 0:
             # An answer proves that its prefill, and what was queued before it, is done; else only its own work is gone.
@@ -224,7 +234,7 @@ class Ledger:
         if account is None:
             return 0.0
         since = sample_ms - GAUGE_LAG_MS
-        released = sum(sequences for at_ms, sequences in account.left if at_ms >= since)
+        released = sum(sequences for until, sequences in account.left if until > since)
         return float(self._table.inflight[endpoint.slot]) + released
 
     def reconcile_queue(self, endpoint: Endpoint, sample_ms: float, waiting: float, now: float) -> None:

@@ -2,10 +2,14 @@
 
 One dictionary maps a block hash to the set of slots that hold it (a bit mask); one LRU per slot bounds it to the size
 of the engine's cache. Blocks enter tail first, as engines free them tail first: what is evicted are ends of prefixes.
+
+So what a slot holds of a chain is always its beginning: a block is never evicted before those behind it, because every
+chain with the one touches the other after it. Matching and inserting look for the end of that beginning by bisection.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -51,23 +55,29 @@ class PrefixIndex:
         return self._tokens
 
     def match(self, chain: PrefixChain) -> Floats:
-        """Tokens of the chain's head that each slot holds without a gap, shape (slots,)."""
+        """Tokens of the chain's head that each slot holds, shape (slots,)."""
         matched = np.zeros(len(self._lru))
-        held_by = self._holders.get
-        ends = chain.ends
-        still = 0
-        blocks = 0
-        for block in chain.hashes:
-            here = held_by(block, 0)
-            holders = still & here if blocks else here
-            if holders != still and blocks:
-                _set(matched, still & ~holders, ends[blocks - 1])
-            still = holders
-            if not still:
-                return matched
-            blocks += 1
-        if blocks:
-            _set(matched, still, ends[blocks - 1])
+        hashes, ends, held_by = chain.hashes, chain.ends, self._holders.get
+        if not hashes:
+            return matched
+        # Stretches of the chain (block, its holders, later block, its holders). Holders only get fewer along the chain:
+        # where both ends have the same, nothing happens between them. Behind the last block there are none.
+        stretches = [(0, held_by(hashes[0], 0), len(hashes), 0)]
+        while stretches:
+            first, holders, last, rest = stretches.pop()
+            if holders == rest:
+                continue
+            if last - first == 1:
+                lost = holders & ~rest
+                while lost:
+                    lowest = lost & -lost
+                    matched[lowest.bit_length() - 1] = ends[first]
+                    lost ^= lowest
+                continue
+            middle = (first + last) // 2
+            between = held_by(hashes[middle], 0)
+            stretches.append((first, holders, middle, between))
+            stretches.append((middle, between, last, rest))
         return matched
 
     def insert(self, chain: PrefixChain, slot: int) -> None:
@@ -76,20 +86,21 @@ class PrefixIndex:
         if not chain.hashes or capacity <= 0:
             return
         lru, holders, bit = self._lru[slot], self._holders, 1 << slot
-        touch, held_by = lru.move_to_end, holders.get
         hashes, ends = chain.hashes, chain.ends
+        held = bisect_left(range(len(hashes)), 1, key=lambda position: hashes[position] not in lru)
+        # Tail first: what is behind the part that is held, then that part.
         added = 0.0
-        for position in range(len(hashes) - 1, -1, -1):
+        for position in range(len(hashes) - 1, held - 1, -1):
             block = hashes[position]
-            if block in lru:
-                touch(block)
-                continue
             size = ends[position] - ends[position - 1] if position else ends[0]
             if size < LEAST_TOKENS:
                 size = LEAST_TOKENS
             lru[block] = size
             added += size
-            holders[block] = held_by(block, 0) | bit
+            holders[block] = holders.get(block, 0) | bit
+        touch = lru.move_to_end
+        for block in reversed(hashes[:held]):
+            touch(block)
         if added:
             self._tokens[slot] += added
             self._shrink(slot, capacity)
@@ -125,11 +136,3 @@ class PrefixIndex:
         """The slot changed hands: nothing is resident, and the size is not known."""
         self.forget(slot)
         self._capacity[slot] = self._assumed
-
-
-def _set(matched: Floats, slots: int, tokens: float) -> None:
-    """Writes `tokens` at every slot of a bit mask."""
-    while slots:
-        lowest = slots & -slots
-        matched[lowest.bit_length() - 1] = tokens
-        slots ^= lowest

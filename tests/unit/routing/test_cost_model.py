@@ -1,0 +1,244 @@
+"""The cost against the formula written out in plain numbers, and what each term must do."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core_pools import request, spec
+from poolpilot_picker.config.step_models import PROFILES
+from poolpilot_picker.routing.cost_model import CostModel, CostParameters
+from poolpilot_picker.routing.view import DecisionView
+from poolpilot_picker.state.adapters import AdapterResidency
+from poolpilot_picker.state.endpoints import EndpointTable
+from poolpilot_picker.state.load import LoadEstimate
+from poolpilot_picker.state.samples import EngineSample
+
+NOW = 5_000_000.0
+PROFILE = "poolpilot.dev/profile"
+
+
+def make_table(count, seed=None):
+    """Idle endpoints, or with a seed endpoints in all kinds of states."""
+    table = EndpointTable()
+    names = list(PROFILES)
+    table.apply(spec(n, **({PROFILE: names[n % len(names)]} if seed is not None else {})) for n in range(count))
+    table.load_ms[:] = table.sample_ms[:] = NOW - 10.0
+    if seed is None:
+        return table
+    rng = random.Random(seed)
+    for endpoint in table:
+        slot, busy = endpoint.slot, rng.choice((0, 1, 5, 40, 300))
+        table.set_speed(endpoint, rng.uniform(0.3, 3.0), rng.uniform(0.3, 3.0))
+        table.set_prefill_share(endpoint, rng.uniform(0.0, 0.7))
+        table.inflight[slot] = table.requests[slot] = busy
+        table.prompt_tokens[slot] = busy * rng.uniform(10, 9_000)
+        table.expected_tokens[slot] = busy * rng.uniform(0, 900)
+        table.new_kv_tokens[slot] = table.prompt_tokens[slot] * rng.random()
+        table.started_sum_ms[slot] = busy * (NOW - rng.uniform(-5_000, 20_000))
+        table.free_at_ms[slot] = NOW + rng.choice((-900.0, 0.0, 30.0, 4_000.0))
+        table.foreign[slot] = rng.choice((0.0, 0.0, 7.0))
+        table.other_kv_tokens[slot] = rng.choice((0.0, 50_000.0, 300_000.0))
+        table.queued[slot] = rng.choice((0.0, 30.0))
+        table.cache_trust[slot] = rng.random()
+        table.failure_ms[slot] = rng.choice((0.0, 0.0, 1_500.0))
+        table.preempting_until_ms[slot] = NOW + rng.choice((-1.0, -1.0, 900.0))
+    return table
+
+
+def make_view(table, *, cached=None, indexed=None, adapters=None, adapter="", output=300.0, rest=250.0, **asked):
+    if adapters is None:
+        adapters = AdapterResidency()
+        adapters.resize(len(table))
+    return DecisionView(
+        request=request(**asked),
+        table=table,
+        now=NOW,
+        mask=table.eligible.copy(),
+        cached_tokens=np.zeros(len(table)) if cached is None else np.array(cached, dtype=float),
+        load=LoadEstimate(table, NOW, 10_000.0),
+        adapters=adapters,
+        adapter=adapter,
+        rng=random.Random(1),
+        expected_output=output,
+        expected_rest=rest,
+        hit_share=0.4,
+        indexed_tokens=None if indexed is None else np.array(indexed, dtype=float),
+    )
+
+
+def written_out(view, slot, p):
+    """The formula for one endpoint, term by term, without arrays."""
+    t, load, asked = view.table, view.load, view.request
+    at = {name: float(getattr(t, name)[slot]) for name in ("inflight", "prompt_tokens", "expected_tokens")}
+    step_ms, per_sequence, per_token = float(t.step_ms[slot]), float(t.sequence_ms[slot]), float(t.context_ms[slot])
+    prompt, n, out, rest = float(asked.prompt_tokens), asked.sequences, view.expected_output, view.expected_rest
+    batch, foreign = float(load.sequences[slot]), float(load.foreign[slot])
+
+    own_step = step_ms + per_sequence * at["inflight"] + per_token * at["prompt_tokens"]
+    elapsed = at["inflight"] * NOW - float(t.started_sum_ms[slot])
+    generated = min(max(elapsed / own_step, 0.0), 2.0 * at["expected_tokens"])
+    context = at["prompt_tokens"] + generated + foreign * (prompt + out / 2)
+    decoding = min(batch, float(t.max_sequences[slot]))
+    step_now = step_ms + per_sequence * decoding + per_token * context
+    each = per_sequence + per_token * (prompt + out / 2)
+    step = (step_now + n * each) / (1.0 - float(t.prefill_share[slot]))
+
+    u = max(1.0, prompt - float(view.cached_tokens[slot]) * float(t.cache_trust[slot]))
+    work = float(t.token_ms[slot]) * u + float(t.token2_ms[slot]) * (u * u + 2 * u * (prompt - u))
+    prefill = work + math.ceil(u / max(256.0, float(t.token_budget[slot]) - batch)) * step_now
+    queue = max(0.0, float(t.free_at_ms[slot]) - NOW)
+    wait = queue + min(queue, float(t.half_chunk_ms[slot])) + min(0.5, 0.5 * batch) * step_now
+
+    capacity = float(t.kv_tokens[slot])
+    in_use = float(t.new_kv_tokens[slot]) + max(float(load.other_kv[slot]), generated) + u
+    peak = (in_use + n * out + 0.5 * rest * batch) / capacity
+    barrier = min(p.kv_barrier_most_ms, max(0.0, p.kv_barrier_ms * (peak - 0.9) / max(0.02, 1.05 - peak)))
+    over = max(0.0, batch + n - float(t.max_sequences[slot]))
+    if in_use > 0.98 * capacity:
+        over = max(over, float(t.queued[slot]) + 1.0)
+    admission = over * rest * step / max(1.0, decoding) if batch > 0 else 0.0
+    fill = (float(view.indexed_tokens[slot]) + generated + u + out) / capacity
+    evicts = min(1.0, max(0.0, (fill - 0.95) / 0.1)) * u * view.hit_share * float(t.token_ms[slot])
+
+    load_ms = waits_for_slot = displaced = 0.0
+    if view.adapter:
+        residency = view.adapters
+        cold = view.adapter not in residency.resident(slot)
+        busy, slots = len(residency.inflight(slot)), float(residency.adapter_slots()[slot])
+        load_ms = p.adapter_load_ms if cold else 0.0
+        displaced = p.adapter_eviction_weight * (len(residency.resident(slot)) >= slots)
+        if cold and busy >= slots:
+            waits_for_slot = (busy - slots + 1) * out * step / max(1, busy)
+
+    ttft = wait + admission + prefill + load_ms
+    target = p.slow_start_ms if asked.slo_ttft_ms is None else asked.slo_ttft_ms / 4
+    mean = float(load.sequences[t.eligible].mean())
+    mixed = p.fleet_share * mean + (1.0 - p.fleet_share) * batch
+    return {
+        "wait": wait,
+        "prefill": prefill,
+        "admission": 2.0 * admission,
+        "adapter": load_ms * (1.0 + batch + displaced) + waits_for_slot,
+        "slow_start": p.slow_start_weight * max(0.0, ttft - target),
+        "decode": p.own_decode_weight * out * step,
+        "delay_prefill": p.others_weight * mixed * work,
+        "delay_decode": p.others_decode_weight * batch * n * min(out, rest) * each,
+        "eviction": p.eviction_weight * evicts * (1.0 + p.others_weight * batch),
+        "kv_peak": barrier,
+        "preempting": p.preempting_ms if t.preempting_until_ms[slot] > NOW else 0.0,
+        "failures": float(t.failure_ms[slot]),
+    }, ttft
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    prompt=st.sampled_from((0, 1, 300, 4_000, 90_000)),
+    output=st.sampled_from((1.0, 300.0, 4_000.0)),
+    sequences=st.sampled_from((1, 1, 8)),
+    target=st.none() | st.floats(10.0, 5_000.0),
+    adapter=st.sampled_from(("", "", "a", "b")),
+)
+def test_equals_the_formula_written_out(seed, prompt, output, sequences, target, adapter):
+    rng = random.Random(seed)
+    table, adapters = make_table(5, seed), AdapterResidency()
+    adapters.resize(5)
+    for slot in range(5):
+        adapters.apply_sample(slot, EngineSample(taken_ms=NOW, max_adapters=2))
+        for name in rng.choices("abcd", k=rng.randrange(4)):
+            adapters.book(slot, name)
+    view = make_view(
+        table,
+        prompt_tokens=prompt,
+        sequences=sequences,
+        slo_ttft_ms=target,
+        output=output,
+        cached=[rng.choice((0.0, max(0.0, prompt - 1.0) * rng.random())) for _ in range(5)],
+        indexed=[rng.choice((0.0, 180_000.0, 500_000.0)) for _ in range(5)],
+        adapters=adapters,
+        adapter=adapter,
+    )
+    parameters = CostParameters()
+    model = CostModel(view, parameters)
+    for slot in range(5):
+        terms, ttft = written_out(view, slot, parameters)
+        for name, value in terms.items():
+            found = float(model.terms[name][slot]) if name in model.terms else 0.0
+            assert found == pytest.approx(value), name
+        assert model.total[slot] == pytest.approx(sum(terms.values()))
+        assert model.forecast(slot).ttft_ms == pytest.approx(ttft)
+
+
+def cost_of(table, **more):
+    return CostModel(make_view(table, **more), CostParameters())
+
+
+def test_an_idle_pool_of_equals_costs_the_same_everywhere():
+    model = cost_of(make_table(6))
+    assert np.ptp(model.total) == 0.0
+    assert set(model.terms) == {"wait", "prefill", "decode", "delay_prefill", "delay_decode"}
+    assert model.forecast(0).wait_ms == 0.0
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("inflight", 10.0),
+        ("foreign", 10.0),
+        ("prompt_tokens", 200_000.0),
+        ("free_at_ms", NOW + 100.0),
+        ("other_kv_tokens", 299_000.0),
+        ("failure_ms", 50.0),
+        ("preempting_until_ms", NOW + 1.0),
+        ("token_ms", 1.0),
+        ("step_ms", 100.0),
+        ("interference", 3.0),
+    ],
+)
+def test_everything_that_is_worse_costs_more(column, value):
+    table = make_table(2)
+    getattr(table, column)[1] = value
+    model = cost_of(table)
+    assert model.total[1] > model.total[0]
+
+
+def test_a_hit_is_worth_the_prefill_that_it_saves_as_far_as_it_is_trusted():
+    table = make_table(3)
+    table.cache_trust[2] = 0.0
+    model = cost_of(table, prompt_tokens=5_000, cached=[0.0, 4_000.0, 4_000.0])
+    assert model.total[1] < model.total[0] == model.total[2]
+    assert model.forecast(1).uncached_tokens == 1_000 and model.forecast(2).uncached_tokens == 5_000
+    blind = CostModel(
+        make_view(table, prompt_tokens=5_000, cached=[0.0, 4_000.0, 4_000.0]), CostParameters(use_cache=False)
+    )
+    assert np.ptp(blind.total) == 0.0
+
+
+def test_the_barrier_is_steep_and_bounded():
+    table = make_table(4)
+    table.other_kv_tokens[:] = [0.5 * 300_000, 0.93 * 300_000, 300_000, 300_000_000]
+    terms = cost_of(table, prompt_tokens=100).terms["kv_peak"]
+    assert terms[0] == 0.0
+    assert 0 < terms[1] < 1_000 < terms[2] <= terms[3] == CostParameters().kv_barrier_most_ms
+
+
+def test_without_the_wait_term_a_queue_is_not_seen():
+    table = make_table(2)
+    table.free_at_ms[1] = NOW + 9_000.0
+    assert CostModel(make_view(table), CostParameters(use_wait=False)).total.tolist()[0] == pytest.approx(
+        CostModel(make_view(table), CostParameters(use_wait=False)).total.tolist()[1]
+    )
+
+
+def test_free_slots_do_no_harm():
+    table = make_table(3)
+    table.apply([spec(0), spec(2)])
+    with np.errstate(all="raise"):
+        model = cost_of(table)
+    assert np.isfinite(model.total).all()
+    assert model.total[0] == model.total[2]
