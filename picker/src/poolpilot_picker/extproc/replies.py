@@ -121,6 +121,9 @@ def streamed(chunks: Sequence[bytes], end_of_stream: bool, *, request: bool, who
 
     `whole`: mode GRPC, where a chunk is a message and stays one.
     """
+    if len(chunks) == 1 and (whole or len(chunks[0]) <= CHUNK_BYTES):
+        # As nearly always: one for each token of an answer.
+        return [StreamedReply(request=request, chunk=chunks[0], end_of_stream=end_of_stream)]
     pieces = [
         chunk[start : start + CHUNK_BYTES] if len(chunk) > CHUNK_BYTES and not whole else chunk
         for chunk in chunks
