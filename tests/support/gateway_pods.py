@@ -8,6 +8,7 @@
 | `status.N` | answers N |
 | `reset` | resets the connection instead of answering |
 | `hang` | never answers |
+| `held` | waits until `let_go` is set, then `ok` |
 | `slow.S` | waits S seconds, then `ok` |
 | `sse.N.MS` | an OpenAI stream of N content events, MS ms apart, usage, `[DONE]` |
 | `half` | starts a chunked answer and resets the connection |
@@ -70,6 +71,8 @@ class Pod:
     port: int = 0
     hits: defaultdict[str, list[Hit]] = field(default_factory=lambda: defaultdict(list))
     """By the request's `x-tid`."""
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    """Answers the requests of script `held`."""
     _server: asyncio.Server | None = None
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -137,6 +140,8 @@ class Pod:
                 return False
             case "hang":
                 await asyncio.Event().wait()
+            case "held":
+                await self.let_go.wait()
             case "slow":
                 await asyncio.sleep(float(argument))
             case "sse":
