@@ -210,7 +210,7 @@ async def test_a_peer_that_pauses_and_goes_on() -> None:
 async def test_floods_end(flooding: bytes) -> None:
     async with WireServer() as server:
         client = (await server.client()).greet()
-        client.writer.write(flooding * 5_000)
+        client.writer.write(flooding * 10_000)
         assert frames.goaway(0, Code.ENHANCE_YOUR_CALM)[9:17] in await client.rest()
 
 

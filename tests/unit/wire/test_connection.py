@@ -380,7 +380,7 @@ def test_too_many_pieces_of_a_header_block() -> None:
     ],
 )
 def test_floods(frame: Frame | bytes) -> None:
-    server = Server(Limits(oddities=50.0, oddities_per_s=10.0))
+    server = Server(Limits(oddities=50.0, oddities_per_s=10.0, pings=50.0, pings_per_s=10.0))
     hello(server)
     raw(server, headers(1))
     raw(server, *[frame] * 40)

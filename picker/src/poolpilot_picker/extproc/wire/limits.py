@@ -36,8 +36,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frames_at_once: int = 2_000
     """Handled in one go; the rest of what was read waits for the event loop's next turn."""
     oddities: float = 1_000.0
-    """Things that a sane peer seldom does (empty frames, PING, SETTINGS, frames on closed streams …), in a burst."""
+    """Things that a sane peer seldom does (empty frames, SETTINGS, faults of single streams …), in a burst."""
     oddities_per_s: float = 100.0
+    pings: float = 5_000.0
+    """In a burst. Some gRPC clients send one for each round trip, to measure it."""
+    pings_per_s: float = 2_000.0
     early_resets: float = 10_000.0
     """Streams that the peer opens and resets before anything was answered, in a burst."""
     early_resets_per_s: float = 1_000.0

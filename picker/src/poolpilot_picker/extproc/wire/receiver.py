@@ -56,6 +56,7 @@ class Receiver:
         self._needed = 1
         self._preface = True
         self._oddities = Allowance(limits.oddities, limits.oddities_per_s)
+        self._pings = Allowance(limits.pings, limits.pings_per_s)
         self._early_resets = Allowance(limits.early_resets, limits.early_resets_per_s)
         self._handlers = {
             frames.HEADERS: self._on_headers,
@@ -364,7 +365,8 @@ class Receiver:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING is not 8 bytes long")
-        self._odd()
+        if not self._pings.spend(self._connection.now):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many PINGs")
         if not flags & frames.ACK:
             self._out.append(frames.ping(payload, ack=True))
         else:

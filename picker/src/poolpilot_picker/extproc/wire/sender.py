@@ -23,7 +23,7 @@ class Sender:
     that goes on.
     """
 
-    __slots__ = ("_drained", "_ended", "_held", "_waiting", "frame_bytes", "initial_window", "out", "window")
+    __slots__ = ("_drained", "_ended", "_held", "_ready", "frame_bytes", "initial_window", "out", "window")
 
     def __init__(self, held: Held, ended: Callable[[Stream], None], drained: Callable[[Stream], None]) -> None:
         self.out: list[bytes | memoryview] = []
@@ -35,7 +35,8 @@ class Sender:
         self._held = held
         self._ended = ended
         self._drained = drained
-        self._waiting: dict[int, Stream] = {}
+        self._ready: dict[int, Stream] = {}
+        """Streams whose data waits for the connection's window alone, in the order of their turns."""
 
     def message(self, stream: Stream, head: bytes, body: bytes) -> bool:
         """Sends a gRPC message, given in two parts. False: too much is waiting already, and this was not taken."""
@@ -63,7 +64,8 @@ class Sender:
             return False
         if stream.queue is None:
             stream.queue = deque()
-            self._waiting[stream.id] = stream
+            if stream.window > 0:
+                self._ready[stream.id] = stream
         stream.queue.append(rest)
         stream.queued += len(rest)
         self._held.bytes += len(rest)
@@ -81,7 +83,7 @@ class Sender:
         if stream.queue is not None:
             self._held.bytes -= stream.queued
             stream.queue, stream.queued = None, 0
-            del self._waiting[stream.id]
+            self._ready.pop(stream.id, None)
 
     def _through(self, stream: Stream, payload: memoryview, most: int = frames.MAX_WINDOW) -> memoryview:
         """Sends up to `most` bytes as the windows allow; returns what is left."""
@@ -105,13 +107,13 @@ class Sender:
             self.window += increment
             if self.window > frames.MAX_WINDOW:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is larger than 2^31-1")
-            self._flush(list(self._waiting.values()))
+            self._flush()
             return
         stream.window += increment
         if stream.window > frames.MAX_WINDOW:
             raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR, "a stream's window is larger than 2^31-1")
-        if stream.queue is not None:
-            self._flush([stream])
+        self._widened(stream)
+        self._flush()
 
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
         """SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, below zero too (section 6.9.2)."""
@@ -121,38 +123,38 @@ class Sender:
             stream.window += change
             if stream.window > frames.MAX_WINDOW:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is larger than 2^31-1")
-        if change > 0:
-            self._flush(list(self._waiting.values()))
+            self._widened(stream)
+        self._flush()
 
-    def _flush(self, streams: list[Stream]) -> None:
-        """Sends what waits on these streams, a frame of each in turn."""
-        while streams and self.window > 0:
-            streams = [stream for stream in streams if self._one_frame(stream)]
+    def _widened(self, stream: Stream) -> None:
+        if stream.queue is not None and stream.window > 0:
+            self._ready[stream.id] = stream
 
-    def _one_frame(self, stream: Stream) -> bool:
-        """True if the stream could take another turn."""
-        queue = stream.queue
-        if queue is None or stream.window <= 0 or self.window <= 0:
-            return False
+    def _flush(self) -> None:
+        """Sends what the windows let through now, a frame of each stream in turn."""
+        ready = self._ready
+        while ready and self.window > 0:
+            stream = ready.pop(next(iter(ready)))
+            if stream.queue is not None:
+                self._one_frame(stream, stream.queue)
+            self._widened(stream)
+
+    def _one_frame(self, stream: Stream, queue: deque[memoryview]) -> None:
         most = self.frame_bytes
-        while queue and most > 0:
+        while queue and most > 0 and stream.window > 0 and self.window > 0:
             before = len(queue[0])
             queue[0] = rest = self._through(stream, queue[0], most)
             sent = before - len(rest)
-            if not sent:
-                break
             most -= sent
             stream.queued -= sent
             self._held.bytes -= sent
             if not rest:
                 queue.popleft()
         if queue:
-            return stream.window > 0
+            return
         stream.queue = None
-        del self._waiting[stream.id]
         if stream.ending is None:
             self._drained(stream)
         else:
             self.out.append(stream.ending)
             self._ended(stream)
-        return False

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 LAST_WORDS_S: Final = 1.0
 """For what still has to be written when the time is over."""
+LINGER_S: Final = 0.2
 WRITE_HIGH: Final = 4 * 2**20
 """Bytes that the socket has not taken: from here on nothing more is read."""
 WRITE_LOW: Final = 2**20
@@ -129,7 +130,16 @@ class Socket(asyncio.Protocol):
         if not connection.open and self._closed_at is None:
             self._closed_at = self._server.now()
             self._server.complain(connection)
-            transport.close()
+            if connection.failure is None:
+                transport.close()
+            else:
+                self._linger(transport)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        """Closes in a moment. Closed with input unread, TCP resets, and the peer never reads why."""
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._loop.call_later(LINGER_S, transport.close)
 
     def tick(self, now: float) -> None:
         """Time passes."""
