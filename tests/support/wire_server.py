@@ -35,14 +35,20 @@ WAIT_S = 15.0
 class WireServer:
     """A picker's data port. At its end every stream and every booking must be gone."""
 
-    def __init__(self, limits: Limits | None = None, tls: TlsFiles | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        tls: TlsFiles | None = None,
+        now: Callable[[], float] = lambda: time.monotonic() * 1000.0,
+        **settings: Any,
+    ) -> None:
         self.pool = Pool("pool", Chosen(), random.Random(1))
         self.pool.apply_endpoints([spec_of(address) for address in ADDRESSES])
         self.metrics = PickerMetrics(CollectorRegistry())
         self.transport = WireTransport(
             ListenerSettings(address="127.0.0.1:0", tls=tls, **settings),
             lambda: Exchange(self.pool, self.metrics, ExchangeSettings()),
-            lambda: time.monotonic() * 1000.0,
+            now,
             limits=limits,
         )
         self._clients: list[Raw] = []

@@ -40,7 +40,7 @@ def h2spec() -> Path:
 async def failures(h2spec: Path, server: WireServer, report: Path, *flags: str) -> dict[str, set[str]]:
     """Failed cases by section, from h2spec's report."""
     process = await asyncio.create_subprocess_exec(
-        h2spec, "-h", "127.0.0.1", "-p", str(server.port), "-o", "5", "-j", report, *flags,
+        h2spec, "-h", "127.0.0.1", "-p", str(server.port), "-o", "3", "-j", report, *flags,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await asyncio.wait_for(process.communicate(), 100)

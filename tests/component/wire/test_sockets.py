@@ -12,6 +12,7 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from h2.events import (
     DataReceived,
+    PingReceived,
     RemoteSettingsChanged,
     ResponseReceived,
     StreamReset,
@@ -94,6 +95,26 @@ async def test_a_data_plane_that_answers_keeps_its_booking() -> None:
         assert server.booked() == 1
         client.close()
         await server.until(lambda: server.booked() == 0)
+
+
+async def test_a_stall_of_ours_is_not_blamed_on_the_data_plane() -> None:
+    """Its answer to a PING has come and waits to be read, but the event loop sees to its timers first."""
+    clock = [0.0]
+    slow = Limits(tick_ms=600_000.0, keepalive_ms=1_000_000.0, keepalive_timeout_ms=1_000_000.0)
+    async with WireServer(slow, now=lambda: clock[0]) as server:
+        client = await placed(server)
+        for step in (600_000.0, 600_000.0):
+            clock[0] += step
+            server.transport._tick()
+        await client.until(PingReceived)
+        clock[0] += 5_000_000.0
+        server.transport._tick()
+        assert server.booked() == 1, "late by far, so nobody is judged"
+        one = next(iter(server.transport._sockets))
+        await server.until(lambda: one.connection.heard == clock[0])
+        clock[0] += 600_000.0
+        server.transport._tick()
+        assert server.booked() == 1
 
 
 async def test_an_idle_connection_is_closed() -> None:

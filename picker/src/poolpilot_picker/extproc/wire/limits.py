@@ -33,8 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_held_bytes: int = 512 * MIB
     """Of the whole listener: parts of messages and replies that wait; the stream that would add more ends with
     RESOURCE_EXHAUSTED."""
-    frames_at_once: int = 2_000
-    """Handled in one go; the rest of what was read waits for the event loop's next turn."""
+    frames_at_once: int = 200
+    """Handled in one go, about 50 decisions; the rest of what was read waits for the event loop's next turn."""
     oddities: float = 1_000.0
     """Things that a sane peer seldom does (empty frames, SETTINGS, faults of single streams …), in a burst."""
     oddities_per_s: float = 100.0

@@ -127,6 +127,8 @@ class Socket(asyncio.Protocol):
             return
         if data:
             transport.write(data)
+        if connection.closing:
+            self._server.progressed()
         if not connection.open and self._closed_at is None:
             self._closed_at = self._server.now()
             self._server.complain(connection)
@@ -180,6 +182,7 @@ class WireTransport:
         self._servers: list[asyncio.Server] = []
         self._sockets: set[Socket] = set()
         self._ticking: asyncio.TimerHandle | None = None
+        self._ticked = now()
         self._draining = self._hurried = False
         self._progress = asyncio.Event()
         self._seldom = Seldom()
@@ -207,6 +210,7 @@ class WireTransport:
                 await loop.create_server(lambda: Socket(self), sock=one, ssl=tls, ssl_handshake_timeout=patience)
             )
         self.port = sockets[0].getsockname()[1]
+        self._ticked = self.now()
         self._tick()
         return self.port
 
@@ -260,11 +264,14 @@ class WireTransport:
                     await self._progress.wait()
 
     def _tick(self) -> None:
-        now = self.now()
-        for one in list(self._sockets):
+        now, every = self.now(), self.limits.tick_ms
+        late = now - self._ticked > 2.0 * every
+        self._ticked = now
+        # After a stall of ours the answers may be there and only not read yet.
+        for one in () if late else list(self._sockets):
             one.tick(now)
         self._progress.set()
-        self._ticking = asyncio.get_running_loop().call_later(self.limits.tick_ms / 1000.0, self._tick)
+        self._ticking = asyncio.get_running_loop().call_later(every / 1000.0, self._tick)
 
     def _flush_all(self) -> None:
         for one in list(self._sockets):
@@ -285,6 +292,10 @@ class WireTransport:
     def closed(self, one: Socket) -> None:
         """A connection is gone."""
         self._sockets.discard(one)
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Something happened that a drain may wait for."""
         self._progress.set()
 
     def complain(self, connection: Connection) -> None:
