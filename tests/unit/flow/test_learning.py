@@ -100,7 +100,7 @@ def test_an_endpoint_that_joins_is_taken_to_be_like_its_peers():
 def test_only_answers_teach(outcome):
     pool = make_pool(1)
     told = Told(pool, 0)
-    told.sample(START)
+    told.sample(START, cached_prompt_tokens=0.0)
     before = pool.learning_counts()
     now = START
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_only_answers_teach(outcome):
             assert pool.finish(placement, outcome, now)
         told.ttft.sum_s += 1e-3
         told.ttft.count += 10
-        told.sample(now + 500.0)
+        told.sample(now + 500.0, cached_prompt_tokens=0.0)
         now += 1_000.0
     after = pool.learning_counts()
     assert after["lengths"] == before["lengths"] == 0
@@ -243,6 +243,75 @@ def test_lengths_are_also_learned_from_the_engines_counters():
         told.sample(START + number * WINDOW, generated_tokens=20_000.0 * number, requests_succeeded=10.0 * number)
     assert pool.lengths.expected("any", "", None) > 1_000
     assert pool.learning_counts()["lengths"] == 0
+
+
+def test_hits_are_not_missed_where_the_counters_began_again():
+    pool = make_pool(1)
+    told = Told(pool)
+    told.ttft.count = 1_000.0
+    told.sample(START, cached_prompt_tokens=90_000.0)
+    for number in range(10):
+        placement = pool.place(request(2_100, prefix=[("system", 2_048)]), START + number)
+        pool.finish(placement, Outcome.SERVED, START + number + 1)
+    told.ttft.count = 3.0
+    told.sample(START + WINDOW, cached_prompt_tokens=10.0)
+    assert pool.table.cache_trust[0] == 1.0
+
+
+def test_an_old_window_is_not_closed_by_another_process():
+    pool = make_pool(1)
+    told = Told(pool)
+    told.sample(START)
+    now = told.window(START)
+    believed = speeds(pool)
+    pool.restarted(told.endpoint, now + 100)
+    pool.place(request(), now + 150)
+    told.ttft, told.inter_token = HistogramTotals(5_000.0, 1_000.0), HistogramTotals(9_000.0, 90_000.0)
+    told.sample(now + WINDOW)
+    assert speeds(pool) == believed
+
+
+def test_a_failure_is_forgotten_in_half_a_minute():
+    pool = make_pool(1)
+    pool.finish(pool.place(request(), START), Outcome.UNREACHABLE, START)
+    for later, penalised in ((1_000.0, True), (15_000.0, True), (31_000.0, False)):
+        pool.finish(pool.place(request(), START + later), Outcome.ABORTED, START + later)
+        assert (pool.table.failure_ms[0] > 0) == penalised
+        assert pool.learning_counts()["failing_endpoints"] == penalised
+
+
+def test_the_batch_of_all_is_compared_with_the_histograms_of_all():
+    """Nine of ten sequences are placed by others; each has 8,000 tokens of context."""
+    pool = make_pool(1)
+    told = Told(pool)
+    [endpoint] = pool.table
+    now = START
+    own = pool.place(request(8_000, max_tokens=0), now)
+    told.sample(now, running=10.0)
+    assert pool.table.foreign[0] == 9.0
+    for _ in range(8):
+        now += WINDOW
+        step = endpoint.model.step(10.0, 80_000.0) / 1000.0
+        tokens = 10 * WINDOW / 1000.0 / step
+        told.inter_token.sum_s += tokens * step
+        told.inter_token.count += tokens
+        told.sample(now, running=10.0)
+    assert pool.finish(own, Outcome.SERVED, now)
+    assert speeds(pool)[1] == pytest.approx(1.0, rel=0.03)
+
+
+def test_prefills_of_others_are_a_share_of_the_time_too():
+    shares = {}
+    for others in (0.0, 9.0):
+        pool = make_pool(1)
+        told = Told(pool)
+        told.sample(START, running=others)
+        for number in range(10):
+            now = START + number * WINDOW / 10
+            pool.finish(pool.place(request(2_000), now), Outcome.SERVED, now + 100)
+        told.sample(START + WINDOW, running=others)
+        shares[others] = float(pool.table.prefill_share[0])
+    assert shares[9.0] > 2 * shares[0.0] > 0
 
 
 def test_a_changed_profile_starts_to_learn_anew():

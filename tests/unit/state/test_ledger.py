@@ -93,6 +93,13 @@ def test_a_first_token_seen_does_not_hide_those_behind_it(ledger, table):
     assert firsts(fourth)[0] > 310
 
 
+def test_a_first_token_seen_early_does_not_hide_those_before_it(ledger, table):
+    first, second, third = (booked(ledger, table) for _ in range(3))
+    ledger.first_token(third, NOW + 50)
+    ledger.release(first, NOW + 60, answered=False)
+    assert firsts(second, third) == [160, 50]
+
+
 def test_moving_takes_the_whole_booking_along(ledger, table):
     booking = booked(ledger, table, sequences=2)
     other = booked(ledger, table)
@@ -172,7 +179,7 @@ class TestReconcile:
 
     def test_what_came_just_before_the_sample_may_not_be_in_it(self, ledger, table):
         for _ in range(3):
-            booked(ledger, table, prefill_ms=50.0)
+            booked(ledger, table)
         at = NOW + GAUGE_LAG_MS - 130
         free_at = table.free_at_ms[0]
         ledger.reconcile_queue(table.at(0), at, 0, at)
