@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EDS_CHECK_S: Final = 5.0
 GIE_HEALTH_SERVICE: Final = "inference-extension"
 """The service name that the reference charts probe."""
 LISTED_ENDPOINTS: Final = 3
@@ -107,7 +108,7 @@ class Picker:
         """Background tasks that a fault has ended."""
         self._hurry = asyncio.Event()
         self._eds_problem = ""
-        self._composed = False
+        self._composed = self._listening = False
         self._guard = PluginGuard(log=log.warning)
         plugins = default_registry()
         add_user_plugins(plugins)
@@ -228,16 +229,24 @@ class Picker:
         self._write_eds()
 
     def _write_eds(self) -> None:
-        if self._eds is None:
+        # Only who holds the data port speaks for the pool: a second picker that cannot start must not touch the file.
+        if self._eds is None or not self._listening:
             return
         try:
             self._eds.write([endpoint.spec for endpoint in self.pool.table.wanted()])
         except EdsError as error:
+            if str(error) != self._eds_problem:
+                log.error("endpoint file for the gateway: %s", error)
             self._eds_problem = str(error)
             self.metrics.events.labels("eds-write-failed").inc()
-            log.error("endpoint file for the gateway: %s", error)
         else:
             self._eds_problem = ""
+
+    async def _keep_eds(self) -> None:
+        """Puts the endpoint file right when somebody else has changed it."""
+        while True:
+            await asyncio.sleep(EDS_CHECK_S)
+            self._write_eds()
 
     # ---- views
 
@@ -305,9 +314,16 @@ class Picker:
         try:
             await self.admin.start()
             await self.transport.start()
+            self._listening = True
+            self._write_eds()
+            if self._eds_problem:
+                await self.transport.drain(0.0)
+                raise StartError(self._eds_problem)
         except StartError:
             await self.admin.stop()
             raise
+        if self._eds is not None:
+            self._spawn("endpoint file", self._keep_eds())
         self._spawn("telemetry", self.telemetry.run())
         if self._discovery is not None:
             self._spawn("discovery", self._discovery.run())

@@ -123,6 +123,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
         problems.append(f"--pool-name is {arguments.pool_name!r}; allowed is any name that is not empty")
     if arguments.eds_dir is not None and not arguments.eds_dir.is_dir():
         problems.append(f"--eds-dir {arguments.eds_dir}: no such directory")
+    if arguments.admin == arguments.listen and not arguments.listen.endswith(":0"):
+        problems.append(f"--admin is {arguments.admin!r}, as --listen; it needs another port")
     problems += [
         f"--{flag} {file}: no such file"
         for flag, file in (("endpoints-file", arguments.endpoints_file), ("config-file", arguments.config_file))

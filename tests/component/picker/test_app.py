@@ -179,11 +179,20 @@ def test_a_bad_configuration_is_an_error_at_start(tmp_path: Path) -> None:
         Picker(options(config_file=file))
 
 
-async def test_an_endpoint_file_that_cannot_be_written_shows_and_recovers(tmp_path: Path) -> None:
+async def test_an_endpoint_file_that_cannot_be_written_is_an_error_at_start(tmp_path: Path) -> None:
+    (tmp_path / "eds").write_text("in the way")
+    with pytest.raises(StartError, match="cannot write the endpoint file"):
+        await Picker(options(eds_dir=tmp_path / "eds")).start()
+
+
+async def test_an_endpoint_file_that_can_no_longer_be_written_shows_and_recovers(tmp_path: Path) -> None:
     folder = tmp_path / "eds"
     picker = Picker(options(eds_dir=folder))
-    (tmp_path / "eds").write_text("in the way")
     await picker.start()
+    (folder / "eds.json").unlink()
+    folder.rmdir()
+    folder.write_text("in the way")
+    picker.apply_endpoints([EndpointSpec(host="127.0.0.3", port=9)])
     status, text = await get(picker, "/readyz")
     assert status == 200, "endpoints do not change often: what the gateway knows is still right"
     assert "cannot write the endpoint file" in msgspec.json.decode(text)["detail"]["endpoint-file"]
@@ -192,6 +201,39 @@ async def test_an_endpoint_file_that_cannot_be_written_shows_and_recovers(tmp_pa
     picker.apply_endpoints([EndpointSpec(host="127.0.0.2", port=9)])
     assert msgspec.json.decode((await get(picker, "/readyz"))[1])["detail"] == {}
     assert b"127.0.0.2" in (folder / "eds.json").read_bytes()
+    await picker.stop()
+
+
+async def test_a_picker_that_cannot_start_leaves_the_endpoint_file_of_the_one_that_runs(tmp_path: Path) -> None:
+    running = Picker(options(eds_dir=tmp_path))
+    await running.start()
+    before = (tmp_path / "eds.json").read_bytes()
+    second = Picker(
+        options(
+            eds_dir=tmp_path,
+            listen=f"127.0.0.1:{running.transport.port}",
+            endpoints=(EndpointSpec(host="127.0.0.9", port=9),),
+        )
+    )
+    with pytest.raises(StartError):
+        await second.start()
+    assert (tmp_path / "eds.json").read_bytes() == before
+    await running.stop()
+
+
+async def test_an_endpoint_file_that_somebody_changed_is_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poolpilot_picker.app.EDS_CHECK_S", 0.01)
+    picker = Picker(options(eds_dir=tmp_path))
+    await picker.start()
+    file = tmp_path / "eds.json"
+    ours = file.read_bytes()
+    file.write_text("theirs")
+    deadline = asyncio.get_running_loop().time() + 10.0
+    while file.read_bytes() != ours:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
     await picker.stop()
 
 

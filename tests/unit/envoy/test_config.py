@@ -224,3 +224,9 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as raised:
         EnvoySettings(retries=99, max_streams=0, name="").check()
     assert len(raised.value.problems) == 3
+
+
+def test_clients_and_admin_need_two_addresses() -> None:
+    here = HostPort("127.0.0.1", 8081)
+    with pytest.raises(ConfigurationError, match="admin: clients are already listened to on port 8081"):
+        EnvoySettings(listen=here, admin=here).check()

@@ -87,3 +87,11 @@ def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(EdsError, match=str(tmp_path / "file")):
         EdsWriter(tmp_path / "file" / "eds").write([spec("10.0.0.1")])
+
+
+def test_a_file_that_somebody_else_changed_is_written_again(tmp_path: Path) -> None:
+    writer = EdsWriter(tmp_path)
+    writer.write([spec("10.0.0.1")])
+    writer.path.write_text("{}")
+    assert writer.write([spec("10.0.0.1")])
+    assert addresses(writer.path) == [("10.0.0.1", 8000)]

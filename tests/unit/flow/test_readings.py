@@ -24,7 +24,7 @@ def test_a_sample_that_comes_late_does_not_replace_a_newer_one():
     assert gauges(pool)[0] == 6.0
 
 
-@pytest.mark.parametrize("nonsense", [None, math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("nonsense", [None, math.nan, math.inf, -1.0, 1e300])
 def test_a_gauge_that_says_nothing_is_unknown(nonsense):
     pool = make_pool(1)
     [endpoint] = pool.table

@@ -189,3 +189,10 @@ def test_any_text_is_a_list_or_a_clear_error(text):
         told = all(problem.startswith("pool.yaml") for problem in error.problems) and bool(error.problems)
         assert told
     assert isinstance(parsed, list)
+
+
+def test_an_address_mapped_into_ipv6_is_the_address_it_stands_for() -> None:
+    [spec] = parse_endpoint_flag("[::ffff:10.0.0.1]:80")
+    assert spec.address == "10.0.0.1:80"
+    with pytest.raises(ConfigurationError, match="again"):
+        parse_endpoint_flag("10.0.0.1:80,[::ffff:10.0.0.1]:80")

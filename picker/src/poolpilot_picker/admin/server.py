@@ -156,7 +156,9 @@ class AdminServer:
         found.sort(key=lambda receipt: -receipt["at_ms"])
         return _json({"decisions": found[: int(limit)]})
 
-    async def _endpoints(self, _: web.Request) -> web.Response:
+    async def _endpoints(self, request: web.Request) -> web.Response:
+        for name, value in request.query.items():
+            return _bad(name, value, "nothing: this page shows every pool")
         return _json({"pools": {pool.name: await endpoint_rows(pool, self._now()) for pool in self._pools()}})
 
     async def _config(self, _: web.Request) -> web.Response:

@@ -26,7 +26,7 @@ def alternatives(value: str, allowed: Iterable[str]) -> str:
     def closeness(name: str) -> float:
         return difflib.SequenceMatcher(None, value.lower(), name.lower()).ratio()
 
-    ordered = sorted(allowed, key=closeness, reverse=True)
+    ordered = sorted(sorted(allowed), key=closeness, reverse=True)
     if not ordered:
         return "Nothing is allowed here"
     more = len(ordered) - SHOWN_ALTERNATIVES

@@ -34,7 +34,6 @@ class EdsWriter:
     def __init__(self, directory: str | os.PathLike[str], cluster: str = "pool") -> None:
         self.path = Path(directory) / EDS_FILE
         self._cluster = cluster
-        self._written: bytes | None = None
 
     def write(self, endpoints: Iterable[EndpointSpec]) -> bool:
         """Makes the file say `endpoints`; True if it had to be changed.
@@ -45,14 +44,20 @@ class EdsWriter:
         specs = list(endpoints)
         places = sorted({(spec.host, spec.port) for spec in specs if is_ip(spec.host)})
         content = render(self._cluster, places)
-        changed = content != self._written
+        # Not what was written last, but what is there: another program may have replaced it.
+        changed = content != self._there()
         if changed:
             self._replace(content)
-            self._written = content
         named = sorted({spec.address for spec in specs if not is_ip(spec.host)})
         if named:
             raise EdsError(f"endpoints left out of {self.path}, their host is not an IP address: {', '.join(named)}")
         return changed
+
+    def _there(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except OSError:
+            return None
 
     def _replace(self, content: bytes) -> None:
         # One name per process: two pickers that share a directory by mistake must not mix their halves.

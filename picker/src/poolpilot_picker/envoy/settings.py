@@ -209,6 +209,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
                 "endpoints: with a picker, Envoy learns the endpoints from the picker; give them to the picker, "
                 "or add --without-picker round-robin or least-request"
             )
+        if self.admin == self.listen and self.listen.port:
+            problems.append(f"admin: clients are already listened to on port {self.listen.port}; it needs another port")
         if not self.pickers:
             problems.append("picker: at least one address is needed, IP:PORT or NAME:PORT")
         if self.cluster is PoolCluster.ORIGINAL_DST and self.fail is FailureMode.OPEN:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from poolpilot_picker.state.prefix import PrefixIndex
     from poolpilot_picker.state.samples import EngineSample
 
+ABSURD: Final = 1e6
+"""No engine runs or queues more sequences than this; what says so lies."""
 PREEMPTING_FOR_MS: Final = 5_000.0
 """How long an engine counts as preempting after its counter grew."""
 
@@ -123,4 +125,4 @@ class Readings:
 
 def _gauge(value: float | None) -> float:
     """NaN for what was not told, or makes no sense."""
-    return value if value is not None and 0.0 <= value < math.inf else math.nan
+    return value if value is not None and 0.0 <= value <= ABSURD else math.nan

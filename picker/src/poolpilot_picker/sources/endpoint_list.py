@@ -206,6 +206,8 @@ def _host(text: str, where: str) -> str:
         raise ConfigurationError(f"{where}: {text!r} is not an IP address; {_NOT_A_NAME}") from None
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         raise ConfigurationError(f"{where}: {text!r} has a zone; an address that holds on every host is needed")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
     if address.is_unspecified or address.is_multicast:
         raise ConfigurationError(f"{where}: {text!r} is not the address of one host")
     return str(address)

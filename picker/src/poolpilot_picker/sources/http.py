@@ -31,7 +31,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_ms: float = 500.0
     timeout_ms: float = 1_000.0
     """From the call to the last byte, connecting included."""
-    max_bytes: int = 8 * 2**20
+    max_bytes: int = 2**20
+    """Real pages have 20 to 200 KB. They are read on the event loop: what a mad engine may send is time of requests."""
 
 
 class Client(Protocol):
