@@ -9,6 +9,8 @@ import pytest
 from hpack import Decoder as OracleDecoder
 from hpack import Encoder as OracleEncoder
 from hpack import HeaderTuple, HPACKError, NeverIndexedHeaderTuple
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from poolpilot_picker.extproc.wire.errors import Code, ConnectionFault
 from poolpilot_picker.extproc.wire.hpack import (
     CACHED_BLOCKS,
+    CACHED_STRINGS,
     NO_TABLE,
     STATIC_TABLE,
     Decoder,
@@ -273,6 +276,14 @@ def test_memory_is_bounded() -> None:
         assert len(reader._cache) <= CACHED_BLOCKS
     reader.decode(b"\x04\x7f\xff\x0f" + b"x" * 2_174)
     assert all(len(block) < 1_025 for block in reader._cache)
+    coded = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode
+    for text in (*(b"%05d" % number for number in range(2 * CACHED_STRINGS)), b"z" * 160):
+        value = coded(text)
+        assert len(value) < 255
+        length = bytes((0x80 | len(value),)) if len(value) < 127 else bytes((0xFF, len(value) - 127))
+        assert reader.decode(b"\x04" + length + value)[0][1] == text
+        assert len(reader._strings) <= CACHED_STRINGS
+    assert max(map(len, reader._strings)) <= 128
 
 
 def test_a_list_too_large_leaves_the_decoder_right() -> None:

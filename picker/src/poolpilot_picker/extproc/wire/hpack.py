@@ -23,6 +23,9 @@ ENTRY_OVERHEAD: Final = 32
 """Counted for each field beside name and value, in tables (section 4.1) and lists (RFC 9113, section 6.5.2)."""
 CACHED_BLOCKS: Final = 256
 CACHED_BLOCK_BYTES: Final = 1_024
+CACHED_STRINGS: Final = 512
+CACHED_STRING_BYTES: Final = 128
+"""Coded; with tracing every block is another, but few of its strings are."""
 
 # Appendix A: names with their values, index 1 first.
 _STATIC_TEXT: Final = """
@@ -57,12 +60,13 @@ class ListTooLarge(Exception):  # noqa: N818 - not a fault of the connection: th
 
 
 class _Cursor:
-    """A header block being read."""
+    """A header block being read. `known`: strings that were decoded before."""
 
-    __slots__ = ("at", "block")
+    __slots__ = ("at", "block", "known")
 
-    def __init__(self, block: bytes) -> None:
+    def __init__(self, block: bytes, known: dict[bytes, bytes]) -> None:
         self.block = block
+        self.known = known
         self.at = 0
 
     def integer(self, prefix_bits: int) -> int:
@@ -93,7 +97,17 @@ class _Cursor:
             raise _broken("a header block ends in the middle of a string")
         text = self.block[self.at : end]
         self.at = end
-        return huffman.decode(text) if coded else text
+        return self._decoded(text) if coded else text
+
+    def _decoded(self, text: bytes) -> bytes:
+        known = self.known.get(text)
+        if known is None:
+            known = huffman.decode(text)
+            if len(text) <= CACHED_STRING_BYTES:
+                if len(self.known) >= CACHED_STRINGS:
+                    self.known.clear()
+                self.known[text] = known
+        return known
 
 
 class Decoder(Generic[T]):
@@ -108,6 +122,7 @@ class Decoder(Generic[T]):
         self._allowed = DEFAULT_TABLE_BYTES
         self._must_shrink = False
         self._cache: dict[bytes, T] = {}
+        self._strings: dict[bytes, bytes] = {}
 
     def allow(self, table_bytes: int) -> None:
         """The peer has acknowledged our SETTINGS_HEADER_TABLE_SIZE (section 4.2; RFC 9113, section 4.3.1)."""
@@ -139,7 +154,7 @@ class Decoder(Generic[T]):
 
     def _fields(self, block: bytes) -> tuple[list[Field], int, bool]:
         """(fields, bytes that the list might still have had, whether the dynamic table changed)."""
-        cursor = _Cursor(block)
+        cursor = _Cursor(block, self._strings)
         fields: list[Field] = []
         room = self._max_list_bytes
         changed = False
