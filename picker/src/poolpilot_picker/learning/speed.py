@@ -22,7 +22,7 @@ TTFT_RATIO_BOUNDS: Final = (0.5, 2.0)
 LEAST_TOKENS: Final = 50.0
 HALF_TRUST_TOKENS: Final = 200.0
 HALF_TRUST_REQUESTS: Final = 5.0
-SOFT_BAND: Final = 0.07
+SOFT_BAND: Final = 0.04
 """Log-residuals within this of the peers' are noise: they shrink to it."""
 MAX_PREFILL_SHARE: Final = 0.7
 SHARE_SMOOTHING: Final = 0.3
