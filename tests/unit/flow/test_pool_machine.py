@@ -378,5 +378,5 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPool = PoolMachine.TestCase
 TestPool.settings = settings(
-    max_examples=30, stateful_step_count=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20, stateful_step_count=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
