@@ -36,12 +36,12 @@ def test_check_says_every_problem_of_every_file(tmp_path, capsys):
     said = capsys.readouterr()
     assert said.err.splitlines() == [
         (
-            f"{bad}:4:1: plugin: unknown field. Allowed: plugins, kind, poolpilot, apiVersion, saturationDetector, "
-            "schedulingProfiles, flowControl, featureGates, parser, dataLayer, requestHandler"
+            f"{bad}:4:1: plugin: unknown field. Allowed: plugins, kind, poolpilot, apiVersion, schedulingProfiles, "
+            "saturationDetector, flowControl, featureGates, parser, dataLayer, requestHandler"
         ),
         (
-            f'{bad}:5:16: featureGates[0]: "x" is not a known feature gate. Allowed: dataLayer, '
-            "enableLegacyMetrics, flowControl, haPopulateNonLeaderDatastore"
+            f'{bad}:5:16: featureGates[0]: "x" is not a known feature gate. Allowed: flowControl, '
+            "haPopulateNonLeaderDatastore, enableLegacyMetrics, dataLayer"
         ),
         f"{tmp_path}/none.yaml: No such file or directory",
         f"{binary}: byte 6 is not UTF-8",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from msgspec import inspect
@@ -26,7 +27,9 @@ def alternatives(value: str, allowed: Iterable[str]) -> str:
     def closeness(name: str) -> float:
         return difflib.SequenceMatcher(None, value.lower(), name.lower()).ratio()
 
-    ordered = sorted(sorted(allowed), key=closeness, reverse=True)
+    # A set has another order in every process.
+    names = sorted(allowed) if isinstance(allowed, AbstractSet) else allowed
+    ordered = sorted(names, key=closeness, reverse=True)
     if not ordered:
         return "Nothing is allowed here"
     more = len(ordered) - SHOWN_ALTERNATIVES
