@@ -130,7 +130,8 @@ def test_a_client_that_keeps_the_rules(
     client = Client(peer)
     for at, step in enumerate(steps):
         client.take(*step)
-        if at % 3 == 0:
+        # h2 takes the first acknowledgement for that of all settings it has sent.
+        if at % 3 == 0 or step[0] in ("initial window", "frame size"):
             peer.exchange(cuts)
     peer.exchange(cuts)
     assert server.connection.open, server.connection.failure
