@@ -211,14 +211,16 @@ async def test_it_hangs_before_the_response_headers(stage: Stage) -> None:
 # ── under load ───────────────────────────────────────────────────────────────
 
 
-async def under_load(
-    stage: Stage, variants: Sequence[str], meanwhile: Callable[[], Awaitable[object]]
-) -> dict[str, Counter[str]]:
+Counts = dict[str, Counter[str]]
+"""What clients got, by variant: statuses, and `truncated` for a 200 that was cut off."""
+
+
+async def under_load(stage: Stage, variants: Sequence[str], meanwhile: Callable[[Counts], Awaitable[object]]) -> Counts:
     """Keeps two clients per variant busy with short streams until `meanwhile` is done, and a little longer.
 
-    Returns what they got, by variant: statuses, and `truncated` for a 200 that was cut off.
+    `meanwhile` is given the counts as they grow.
     """
-    got: dict[str, Counter[str]] = {variant: Counter() for variant in variants}
+    got: Counts = {variant: Counter() for variant in variants}
     running = True
 
     async def client(variant: str) -> None:
@@ -229,19 +231,34 @@ async def under_load(
 
     clients = [asyncio.ensure_future(client(variant)) for variant in variants for _ in range(2)]
     await asyncio.sleep(0.3)
-    await meanwhile()
+    await meanwhile(got)
     await asyncio.sleep(0.5)
     running = False
     await asyncio.gather(*clients)
     return got
 
 
+REFUSED = {"close": "503", "hard": "500"}
+"""What clients get while nobody listens."""
+
+
+async def until_seen(got: Counts, wanted: dict[str, str]) -> None:
+    """Waits until the clients of each variant have got what is wanted of it."""
+    deadline = time.monotonic() + 20
+    while any(not got[variant][said] for variant, said in wanted.items()):
+        assert time.monotonic() < deadline, got
+        await asyncio.sleep(0.02)
+
+
 async def test_killed_and_restarted_under_load(stage: Stage) -> None:
     """Open: no request is lost. Close: refused while there is no picker, never cut off. The rest: what it costs."""
 
-    async def crash() -> None:
+    async def crash(got: Counts) -> None:
         await stage.alone.kill()
-        await asyncio.sleep(0.2)
+        # Down until each variant has shown what that means: a client whose answer was cut off takes a while to notice.
+        await until_seen(
+            got, {f"{mode}-{kind}": said for mode in ("partial", "buffered") for kind, said in REFUSED.items()}
+        )
         await stage.alone.start()
 
     variants = [f"{mode}-{kind}" for mode in ("partial", "buffered") for kind in ("open", "close", "hard")]
@@ -254,9 +271,10 @@ async def test_killed_and_restarted_under_load(stage: Stage) -> None:
 
 
 async def test_hung_under_load(stage: Stage) -> None:
-    async def hang() -> None:
+    async def hang(got: Counts) -> None:
         stage.alone.child.pause()
         await asyncio.sleep(2 * PATIENCE_S)
+        await until_seen(got, {"partial-close": "503"})
         stage.alone.child.resume()
 
     variants = ["partial-open", "buffered-open", "partial-close", "duplex-close"]
@@ -269,7 +287,7 @@ async def test_hung_under_load(stage: Stage) -> None:
 async def test_one_of_two_stops_gracefully_under_load(stage: Stage) -> None:
     """Drained and replaced, one after the other: no request fails, in any mode, also where the pool fails close."""
 
-    async def roll() -> None:
+    async def roll(_: Counts) -> None:
         for picker in (stage.left, stage.right):
             assert await picker.child.stop(grace_s=15) == 0
             await picker.start()
@@ -281,7 +299,7 @@ async def test_one_of_two_stops_gracefully_under_load(stage: Stage) -> None:
 
 
 async def test_one_of_two_is_killed_under_load(stage: Stage) -> None:
-    async def crash() -> None:
+    async def crash(_: Counts) -> None:
         await stage.left.kill()
         await asyncio.sleep(0.5)
 
