@@ -44,3 +44,13 @@ class AdapterSlots:
     def can_take(self, adapter: str, in_batch: Collection[str]) -> bool:
         """Whether `use` would find a slot that the batch does not need."""
         return adapter in self._order or len(self._order) < self.count or any(n not in in_batch for n in self._order)
+
+
+def count_down(counts: dict[str, int], name: str | None) -> None:
+    """One less of `name`, which goes when none is left; None is nothing."""
+    if name is None:
+        return
+    if counts[name] == 1:
+        del counts[name]
+    else:
+        counts[name] -= 1

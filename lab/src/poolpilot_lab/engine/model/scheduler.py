@@ -18,7 +18,7 @@ from collections import deque
 from poolpilot_lab.engine.model.accelerator import Accelerator  # noqa: TC001  (part of the public signature)
 from poolpilot_lab.engine.model.flight import Flight, Outcome, run_length
 from poolpilot_lab.engine.model.kv_cache import BlockCache
-from poolpilot_lab.engine.model.lora import AdapterSlots
+from poolpilot_lab.engine.model.lora import AdapterSlots, count_down
 from poolpilot_lab.engine.model.sequence import UNNAMED, Sequence, State
 from poolpilot_lab.engine.model.settings import EngineSettings, SequenceTooLongError
 from poolpilot_lab.engine.model.telemetry import Telemetry
@@ -55,6 +55,10 @@ class Engine:
     def in_flight(self) -> int:
         """Sequences waiting and running."""
         return len(self.running) + len(self.waiting)
+
+    def steps_ended(self, now: float) -> int:
+        """Steps of the run in progress that have ended by `now` and are not settled yet."""
+        return self._flight.ended_by(now) if self._flight else 0
 
     def kv_usage(self) -> float:
         """Share of the blocks that sequences reference; cached but unreferenced blocks count as free."""
@@ -97,7 +101,7 @@ class Engine:
         self._advance(now)
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
-            _decrement(self._running_adapters, sequence.adapter)
+            count_down(self._running_adapters, sequence.adapter)
             self.blocks.release(sequence.table)
         elif sequence.state in (State.WAITING, State.PREEMPTED):
             self.waiting.remove(sequence)
@@ -106,7 +110,7 @@ class Engine:
         sequence.state = State.ABORTED
         sequence.finished = now
         self.telemetry.finished["abort"] += 1
-        _decrement(self.adapters_in_flight, sequence.adapter)
+        count_down(self.adapters_in_flight, sequence.adapter)
         self._blocked = False
         self.interrupt(now)
         if not self._flight:
@@ -135,12 +139,18 @@ class Engine:
         decoding: list[Sequence] = []
         chunks: list[tuple[Sequence, int]] = []
         preempted = False
+        size = settings.block_size
         index = 0
         while index < len(self.running) and budget > 0:
             sequence = self.running[index]
-            known = sequence.prompt_tokens + sequence.generated
-            take = min(known - sequence.computed, budget)
-            while not self._grow(sequence, sequence.computed + take):
+            computed, known = sequence.computed, sequence.prompt_tokens + sequence.generated
+            if sequence.generated and computed == known - 1 and computed % size and known % size:
+                # Decodes within the block it holds: most of a batch in most steps.
+                decoding.append(sequence)
+                budget, index = budget - 1, index + 1
+                continue
+            take = min(known - computed, budget)
+            while not self._grow(sequence, computed + take):
                 victim = self.running.pop()
                 self._preempt(victim)
                 preempted = True
@@ -152,8 +162,7 @@ class Engine:
                 decoding.append(sequence)
             else:
                 chunks.append((sequence, take))
-            budget -= take
-            index += 1
+            budget, index = budget - take, index + 1
         load_ms = self._touch_adapters() + self._pending_load_ms
         self._pending_load_ms = 0.0
         if not preempted:
@@ -194,16 +203,15 @@ class Engine:
                 return False
             self.blocks.allocate(missing)
             table.extend([UNNAMED] * missing)
-        first, last = sequence.computed // size, tokens // size
+        first, last, hashes = sequence.computed // size, tokens // size, sequence.block_hashes
         if last > first and self.settings.enable_prefix_caching:
-            hashes = sequence.block_hashes
             for position in range(first, min(last, len(hashes))):
                 if table[position] == UNNAMED and self.blocks.name(hashes[position]):
                     table[position] = hashes[position]
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        _decrement(self._running_adapters, sequence.adapter)
+        count_down(self._running_adapters, sequence.adapter)
         self.blocks.release(sequence.table)
         sequence.computed = 0
         sequence.preemptions += 1
@@ -214,11 +222,8 @@ class Engine:
 
     def _touch_adapters(self) -> float:
         """Marks the batch's adapters as just used; the loads this needs, in milliseconds."""
-        load_ms = 0.0
-        for adapter in self._running_adapters:
-            if self.slots.use(adapter, self._running_adapters):
-                load_ms += self.settings.lora_load_ms
-        return load_ms
+        batch = self._running_adapters
+        return self.settings.lora_load_ms * sum([self.slots.use(adapter, batch) for adapter in batch])
 
     def _admit(self, now: float, budget: int, chunks: list[tuple[Sequence, int]]) -> float:
         """Moves waiting sequences into the batch while anything is left; the adapter loads this needs, in ms."""
@@ -237,6 +242,7 @@ class Engine:
                 and adapter not in self._running_adapters
                 and len(self._running_adapters) >= self.settings.max_loras
             ):
+                sequence.deferred = True
                 self._deferred += 1
                 index += 1
                 continue
@@ -255,6 +261,7 @@ class Engine:
                 self._running_adapters[adapter] = self._running_adapters.get(adapter, 0) + 1
                 if self.slots.use(adapter, self._running_adapters):
                     load_ms += self.settings.lora_load_ms
+                    sequence.loaded = True
         return load_ms
 
     def _enter(self, sequence: Sequence, budget: int) -> int:
@@ -285,7 +292,7 @@ class Engine:
         for sequence, take in chunks:
             tokens += take
             attention += take * take + 2 * take * sequence.computed
-        context = sum(sequence.computed + 1 for sequence in decoding)
+        context = len(decoding) + sum([sequence.computed for sequence in decoding])
         stall_ms = load_ms + self.accelerator.stall(now)
         count = 1
         if steps > 1 and not chunks and stall_ms == 0.0:
@@ -325,10 +332,11 @@ class Engine:
         inter_token = self.telemetry.inter_token
         tokens = self._outcome.tokens
         first_end = flight.start + flight.first_ms
-        previous, alike = -1.0, 0
-        alive = 0
+        previous, alike, alive = -1.0, 0, 0
+        size, running = self.settings.block_size, State.RUNNING
+        growing = steps > 1 or not flight.planned_blocks
         for sequence in flight.decoding:
-            if sequence.state is not State.RUNNING:
+            if sequence.state is not running:
                 continue
             alive += 1
             if sequence.last_token != previous:
@@ -336,10 +344,11 @@ class Engine:
                     inter_token.observe((first_end - previous) / 1000, alike)
                 previous, alike = sequence.last_token, 0
             alike += 1
-            if steps > 1 or not flight.planned_blocks:
-                grown = self._grow(sequence, sequence.computed + steps)
+            computed = sequence.computed
+            if growing and not 0 < computed % size < size - steps:
+                grown = self._grow(sequence, computed + steps)
                 assert grown, "a run was planned beyond the free blocks"
-            sequence.computed += steps
+            sequence.computed = computed + steps
             sequence.generated += steps
             sequence.last_token = end
             tokens.append((sequence, steps))
@@ -377,9 +386,9 @@ class Engine:
         for sequence in done:
             sequence.state = State.FINISHED
             sequence.finished = end
-            _decrement(self._running_adapters, sequence.adapter)
+            count_down(self._running_adapters, sequence.adapter)
             self.blocks.release(sequence.table)
-            _decrement(self.adapters_in_flight, sequence.adapter)
+            count_down(self.adapters_in_flight, sequence.adapter)
             self.telemetry.completed(sequence)
             self._outcome.finished.append(sequence)
 
@@ -389,12 +398,3 @@ class Engine:
         gauges.waiting_deferred = min(self._deferred, len(self.waiting))
         gauges.waiting_capacity = len(self.waiting) - gauges.waiting_deferred
         gauges.kv_usage = self.kv_usage()
-
-
-def _decrement(counts: dict[str, int], name: str | None) -> None:
-    if name is None:
-        return
-    if counts[name] == 1:
-        del counts[name]
-    else:
-        counts[name] -= 1

@@ -57,6 +57,10 @@ class Sequence:
     """tokens whose keys and values are in the cache"""
     generated: int = 0
     preemptions: int = 0
+    deferred: bool = False
+    """was passed over because all adapter slots were taken"""
+    loaded: bool = False
+    """its admission had its adapter loaded"""
     table: list[int] = field(default_factory=list)
     """blocks held, in order: a block hash, or UNNAMED"""
 
