@@ -21,6 +21,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "envoy-config": Subcommand("poolpilot_picker.envoy.command", "picker", "print an Envoy configuration for a picker"),
     "engine": Subcommand("poolpilot_lab.engine.server", "lab", "run a stand-in vLLM server"),
     "demo": Subcommand("poolpilot_lab.demo.command", "lab", "Envoy, picker and engines on this machine, compared"),
+    "bench": Subcommand("poolpilot_lab.bench.command", "lab", "benchmarks: what a picker costs"),
 }
 
 

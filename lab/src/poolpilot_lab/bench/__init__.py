@@ -1,1 +1,1 @@
-"""Benchmarks of single parts of the picker, each a module to run: `python -m poolpilot_lab.bench.pick`."""
+"""Benchmarks: `poolpilot bench cost` against other pickers, and single parts of ours, each a module to run."""

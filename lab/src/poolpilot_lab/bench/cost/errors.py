@@ -1,0 +1,28 @@
+"""What ends a cost bench before its time, with the exit code to say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal
+
+
+class BenchError(Exception):
+    """Something that the bench needs did not work."""
+
+    exit_code = 1
+
+
+class UsageError(BenchError):
+    """A flag's value that is not allowed, or a program that is not there."""
+
+    exit_code = 2
+
+
+class InterruptedBenchError(BenchError):
+    """A signal came; everything started has been stopped and all finished runs are written."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"interrupted by {number.name}; the runs that were complete are written")
+        self.exit_code = 128 + number

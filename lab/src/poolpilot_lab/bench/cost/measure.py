@@ -1,0 +1,127 @@
+"""One run: what the processes of one contestant used, without requests and with them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from poolpilot_lab.bench.cost import machine
+from poolpilot_lab.bench.cost.cases import CHUNK_MS, CHUNKS, NO_PICKER
+from poolpilot_lab.bench.cost.rows import Row
+
+if TYPE_CHECKING:
+    from poolpilot_lab.bench.cost.cases import Trial
+    from poolpilot_lab.bench.cost.stage import Entry
+    from poolpilot_lab.bench.cost.tools import Generator, LoadResult, LoadSpec
+
+_SETTLE_S = 0.8
+"""After a pause: scrapes that hung are given up, connections that were closed are opened again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Counters of one contestant at one time."""
+
+    at: float
+    picker_s: float
+    envoy_s: float
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Between two readings."""
+
+    seconds: float
+    picker_s: float
+    envoy_s: float
+    pages: int
+
+    @property
+    def picker_cores(self) -> float:
+        """CPU seconds per second."""
+        return self.picker_s / self.seconds
+
+    @property
+    def envoy_cores(self) -> float:
+        """CPU seconds per second."""
+        return self.envoy_s / self.seconds
+
+
+async def read(entry: Entry) -> Reading:
+    """Now."""
+    pages = (await entry.servers.counts()).pages
+    return Reading(
+        time.monotonic(), machine.cpu_seconds(entry.picker_pids), machine.cpu_seconds(entry.envoy_pids), pages
+    )
+
+
+def between(first: Reading, last: Reading) -> Used:
+    """What was used from one to the other."""
+    return Used(
+        last.at - first.at, last.picker_s - first.picker_s, last.envoy_s - first.envoy_s, last.pages - first.pages
+    )
+
+
+async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -> tuple[Row, LoadResult | None]:
+    """Wakes the contestant, measures it, and puts it to sleep again."""
+    with entry.awake():
+        await entry.servers.shape(CHUNKS, CHUNK_MS)
+        await asyncio.sleep(_SETTLE_S)
+        if trial.warm is not None:
+            await generator.run(_aimed(trial.warm, entry, run))
+        before = await read(entry)
+        await asyncio.sleep(trial.idle_s)
+        idle_end = await read(entry)
+        idle = between(before, idle_end)
+        if trial.load is None:
+            return row(trial, entry, run, idle, None, None), None
+        result = await generator.run(_aimed(trial.load, entry, run))
+        used = between(idle_end, await read(entry))
+        return row(trial, entry, run, idle, used, result), result
+
+
+def _aimed(spec: LoadSpec, entry: Entry, run: int) -> LoadSpec:
+    return replace(spec, seed=run, target=entry.gateway.address)
+
+
+def row(trial: Trial, entry: Entry, run: int, idle: Used, used: Used | None, result: LoadResult | None) -> Row:
+    """The figures of one run."""
+    contestant = entry.contestant
+    picked = contestant.picker != NO_PICKER
+    done = result.count if result is not None else 0
+    window = used or idle
+    per_request = _per_request(idle.picker_cores, used.picker_s, used.seconds, done) if used and picked else None
+    return Row(
+        run=run,
+        case=trial.case,
+        picker=contestant.picker,
+        transport=contestant.transport,
+        body_mode=contestant.body_mode,
+        endpoints=trial.endpoints,
+        concurrency=(trial.load.concurrency or None) if trial.load is not None else None,
+        workers=contestant.workers,
+        scrape=contestant.scrape,
+        requests=done,
+        rps=done / result.seconds if result is not None else None,
+        cpu_us_per_request=per_request,
+        idle_cores=idle.picker_cores if picked else None,
+        refresh_hz=window.pages / window.seconds / trial.endpoints if picked else None,
+        envoy_cpu_us_per_request=_per_request(idle.envoy_cores, used.envoy_s, used.seconds, done) if used else None,
+        p50_ms=result.latency_ms.p50 if done and result is not None else None,
+        p99_ms=result.latency_ms.p99 if done and result is not None else None,
+        rss_mb=machine.rss_bytes(entry.picker_pids) / 1e6 if picked else None,
+        slope_bytes_per_request=None,
+        errors=result.errors if result is not None else 0,
+    )
+
+
+def _per_request(idle_cores: float, busy_s: float, seconds: float, requests: int) -> float | None:
+    """µs, the cost without requests taken off; None where nothing was answered."""
+    if not requests:
+        return None
+    return 1e6 * (busy_s - idle_cores * seconds) / requests
