@@ -12,6 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from h2.events import RemoteSettingsChanged
+from hyperframe.frame import Frame, HeadersFrame, PingFrame
 from prometheus_client import CollectorRegistry
 
 from exchange_desk import ADDRESSES, Chosen, spec_of
@@ -20,9 +22,11 @@ from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
 from poolpilot_picker.extproc.grpc_transport import GrpcTransport
 from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles
+from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.transport import WireTransport
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.instruments.metrics import PickerMetrics
+from wire_server import Raw, prefixed, request_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -492,6 +496,50 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_end(picker: Picker
     await asyncio.gather(writing, return_exceptions=True)
     stream.reset()
     await picker.settled()
+
+
+async def test_what_is_under_way_at_the_end_resets_no_connection(picker: Picker) -> None:
+    """A proxy whose connection is reset forgets the statuses that it has not read yet, and cuts its answers off."""
+    client = Raw(*await asyncio.open_connection("127.0.0.1", picker.transport.port)).greet()
+    await client.until(RemoteSettingsChanged)
+    message = ext_proc.ProcessingRequest()
+    message.request_headers.end_of_stream = True
+    message.protocol_config.request_body_mode = BUFFERED
+    numbers = (1, 3, 5)
+    for number in numbers:
+        client.h2.send_headers(number, request_head())
+        client.h2.send_data(number, prefixed(message.SerializeToString()))
+    client.flush()
+    await picker.until(lambda: picker.booked() == len(numbers))
+    drain = asyncio.ensure_future(picker.transport.drain(0.05))
+    ends = 0
+    # By hand: for the h2 client a GOAWAY is the end of everything.
+    while frame := await next_frame(client.reader):
+        if isinstance(frame, PingFrame) and "ACK" not in frame.flags:
+            client.writer.write(PingFrame(0, frame.opaque_data, flags=["ACK"]).serialize())
+        if not isinstance(frame, HeadersFrame) or "END_STREAM" not in frame.flags:
+            continue
+        ends += 1
+        # Their answers end just now, so the proxy has nothing more to say on these streams; one write for each.
+        for number in numbers if ends == 1 else ():
+            client.writer.write(frames.frame(frames.DATA, frames.END_STREAM, number))
+    assert ends == len(numbers)
+    client.writer.close()
+    await asyncio.wait_for(client.writer.wait_closed(), WAIT_S)
+    await asyncio.wait_for(drain, WAIT_S)
+    await picker.settled()
+    assert picker.transport.ended == {"OK": len(numbers)}
+
+
+async def next_frame(reader: asyncio.StreamReader) -> Frame | None:
+    """None at the end of the connection; raises ConnectionError where it is no orderly one."""
+    try:
+        head = await asyncio.wait_for(reader.readexactly(9), WAIT_S)
+    except asyncio.IncompleteReadError:
+        return None
+    frame, length = Frame.parse_frame_header(memoryview(head))
+    frame.parse_body(memoryview(await asyncio.wait_for(reader.readexactly(length), WAIT_S)))
+    return frame
 
 
 async def test_draining_twice(picker: Picker) -> None:

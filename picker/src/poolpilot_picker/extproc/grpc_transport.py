@@ -18,7 +18,7 @@ from poolpilot_picker.extproc.listener import SERVICE
 from poolpilot_picker.instruments.seldom import Seldom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from poolpilot_picker.extproc.exchange import Exchange
     from poolpilot_picker.extproc.listener import ListenerSettings
@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
-LAST_WORDS_S: Final = 1.0
-"""For what a stream still has to say when its time is over."""
+LAST_WORDS_S: Final = 2.0
+"""For what streams still have to say when their time is over."""
+HELD_S: Final = 1.0
+"""The last stream of a connection ends so long after the others: see `_end_streams`."""
 FAILURES: Final = {
     "Internal": (grpc.StatusCode.INTERNAL, "the picker failed; its log has the details"),
     "Unavailable": (grpc.StatusCode.UNAVAILABLE, "the picker is shutting down"),
@@ -38,11 +40,14 @@ FAILURES: Final = {
 class _Stream:
     """One open stream, and the task that serves it."""
 
-    __slots__ = ("ending", "exchange", "reading", "task", "watching")
+    __slots__ = ("context", "ending", "exchange", "reading", "task", "watching")
 
-    def __init__(self, exchange: Exchange, task: asyncio.Task[Any]) -> None:
+    def __init__(
+        self, exchange: Exchange, task: asyncio.Task[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
         self.exchange = exchange
         self.task = task
+        self.context = context
         self.reading = False
         """Waiting for a message: nothing is half done, so the wait may be broken off."""
         self.watching = False
@@ -72,7 +77,7 @@ class GrpcTransport:
         self._services = ("", SERVICE, *health_services)
         self._server: grpc.aio.Server | None = None
         self._health = health_aio.HealthServicer()
-        self._streams: set[_Stream] = set()
+        self._streams: dict[_Stream, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self._hurry = asyncio.Event()
@@ -154,19 +159,47 @@ class GrpcTransport:
             return
         await self._health.enter_graceful_shutdown()
         # The time is a bound for what is no stream of ours, such as a watch on the health service.
-        stopping = asyncio.ensure_future(server.stop(grace_s + 2.0 * LAST_WORDS_S))
-        await self._until_empty(grace_s)
-        for stream in list(self._streams):
-            stream.end()
+        stopping = asyncio.ensure_future(server.stop(grace_s + 3.0 * LAST_WORDS_S + HELD_S))
+        await self._until(self._empty, grace_s)
         self._hurry.clear()
-        await self._until_empty(LAST_WORDS_S)
+        await self._end_streams()
         # A status leaves after its handler has returned; stopping at once would overtake it and cut answers off.
         await asyncio.wait({stopping}, timeout=LAST_WORDS_S)
         await server.stop(0)
         await stopping
 
-    async def _until_empty(self, seconds: float) -> None:
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._empty, self._hurry)]
+    async def _end_streams(self) -> None:
+        """Ends what is open, and on each connection one stream later than the others.
+
+        The library closes a connection with its last stream. What the peer has just sent then meets a closed socket,
+        TCP resets, and the peer loses statuses that it has not read yet: answers would be cut off.
+        """
+        held: dict[str, _Stream] = {}
+        youngest_first = reversed(list(self._streams))
+        others = [one for one in youngest_first if held.setdefault(one.context.peer(), one) is not one]
+        await self._end(others, HELD_S)
+        await self._end(held.values(), 0.0)
+
+    async def _end(self, streams: Collection[_Stream], patience_s: float) -> None:
+        """Ends streams, waits until their statuses are sent, and then up to `patience_s` until all others are gone."""
+        if not streams:
+            return
+        sent, left = asyncio.Event(), len(streams)
+
+        def done(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                sent.set()
+
+        for stream in streams:
+            stream.context.add_done_callback(done)
+            stream.end()
+        await self._until(sent, LAST_WORDS_S)
+        await self._until(self._empty, patience_s)
+
+    async def _until(self, event: asyncio.Event, seconds: float) -> None:
+        waits = [asyncio.ensure_future(one.wait()) for one in (event, self._hurry)]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -176,8 +209,8 @@ class GrpcTransport:
     async def _process(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         task = asyncio.current_task()
         assert task is not None
-        stream = _Stream(self._new_exchange(), task)
-        self._streams.add(stream)
+        stream = _Stream(self._new_exchange(), task, context)
+        self._streams[stream] = None
         self._empty.clear()
         code = "OK"
         try:
@@ -188,7 +221,7 @@ class GrpcTransport:
             code = "Canceled"
             raise
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             if not self._streams:
                 self._empty.set()
             self.ended[code] = self.ended.get(code, 0) + 1

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS_S: Final = 1.0
-"""For what still has to be written when the time is over."""
-LINGER_S: Final = 0.2
+LAST_WORDS_S: Final = 2.0
+"""For what still has to be written, and read by the peers, when the time is over."""
+LINGER_S: Final = 1.0
+"""For a peer to close its side after ours."""
 WRITE_HIGH: Final = 4 * 2**20
 """Bytes that the socket has not taken: from here on nothing more is read."""
 WRITE_LOW: Final = 2**20
@@ -132,13 +133,14 @@ class Socket(asyncio.Protocol):
         if not connection.open and self._closed_at is None:
             self._closed_at = self._server.now()
             self._server.complain(connection)
-            if connection.failure is None:
-                transport.close()
-            else:
-                self._linger(transport)
+            self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
-        """Closes in a moment. Closed with input unread, TCP resets, and the peer never reads why."""
+        """Closes when the peer does, or in a moment.
+
+        At once, what the peer has just sent would meet a closed socket: TCP resets, and the peer loses what it has not
+        read yet, be it the reason of a failure or the last statuses of a drain.
+        """
         if transport.can_write_eof():
             transport.write_eof()
         self._loop.call_later(LINGER_S, transport.close)
