@@ -14,6 +14,7 @@ from poolpilot_lab.bench.cost.tools import LoadSpec, Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 POOLPILOT: Final = "poolpilot"
 GIE_EPP: Final = "gie-epp"
@@ -25,6 +26,9 @@ CASES: Final = ("idle", "short", "stream", "long", "million", "pick", "memory", 
 
 FEW: Final = 4
 """Endpoints of the cases that are not about their number."""
+MEMORY_SEGMENTS: Final = 40
+RATES: Final = (1.0, 500.0)
+"""Requests per second of the case `latency`."""
 CHUNKS: Final = 200
 CHUNK_MS: Final = 20.0
 
@@ -62,6 +66,8 @@ class Trial:
     warm: LoadSpec | None = None
     runs: int | None = None
     """Where it is not as often as the others."""
+    segments: int = 1
+    """Parts of the load, one after the other, between which memory is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,14 @@ class Choice:
     transports: tuple[str, ...]
     workers: int
     memory_requests: int
-    quick: bool = False
+    runs: int
+    quick: bool
+    pod_port: int
+    """Of the stand-in servers; those that can select families of their page use the next one."""
+    epp: Path | None
+    """Binary of the picker `llm-d-epp`."""
+    strict: bool
+    """The pickers were named: one that is not available is an error, else it is left out."""
 
     def contestants(self, modes: Iterable[BodyMode], scrapes: Iterable[Scrape] = (Scrape.FULL,)) -> list[Contestant]:
         """Ours in each of these modes, Go's in the only one they know."""
@@ -111,69 +124,69 @@ def trials(choice: Choice) -> list[Trial]:
 def _quicker(trial: Trial) -> Trial:
     """Enough to see that everything works; the figures mean nothing."""
     load = trial.load
-    if load is not None:
-        stagger = min(load.stagger_ms, 100.0)
-        load = changed(load, seconds=min(load.seconds, 0.4), requests=min(load.requests, 200), stagger_ms=stagger)
-        if load.concurrency > 16:
-            load = changed(load, concurrency=16, requests=16)
-    return replace(trial, load=load, idle_s=0.2, warm=None)
+    if load is None:
+        return replace(trial, idle_s=0.2)
+    most = 16 if load.prompt.stream else 200
+    seconds = 0.3 if load.seconds and load.rate != 1.0 else load.seconds
+    load = changed(load, requests=min(load.requests, most), concurrency=min(load.concurrency, 16), seconds=seconds)
+    return replace(trial, load=changed(load, stagger_ms=0.0), idle_s=0.2, warm=None, segments=min(trial.segments, 4))
 
 
 _ALL_MODES: Final = tuple(BodyMode)
+_EXTREMES: Final = (BodyMode.FULL_DUPLEX, BodyMode.BUFFERED)
+_SHORT: Final = Prompt(bytes=1_000)
+
+
+def _closed(case: str, choice: Choice, modes: Sequence[BodyMode], concurrency: int, prompt: Prompt) -> Trial:
+    load = LoadSpec(concurrency=concurrency, seconds=2.0, prompt=prompt)
+    contestants = tuple(choice.contestants(modes))
+    return Trial(case, FEW, contestants, load, idle_s=1.0, warm=changed(load, seconds=0.5))
 
 
 def _idle(choice: Choice) -> list[Trial]:
     contestants = tuple(choice.contestants([BodyMode.FULL_DUPLEX], Scrape))
     counts: Sequence[int] = (4, 20) if choice.quick else (4, 20, 100, 1000)
-    return [Trial("idle", count, contestants, idle_s=3.0) for count in counts]
+    return [Trial("idle", count, contestants, idle_s=2.5) for count in counts]
 
 
 def _short(choice: Choice) -> list[Trial]:
-    load = LoadSpec(concurrency=16, seconds=3.0, prompt=Prompt(bytes=1_000))
-    return [Trial("short", FEW, tuple(choice.contestants(_ALL_MODES)), load, warm=changed(load, seconds=0.7))]
+    return [_closed("short", choice, _ALL_MODES, 16, _SHORT)]
 
 
 def _stream(choice: Choice) -> list[Trial]:
     contestants = tuple(choice.contestants(_ALL_MODES))
+    # Not streamed, so that it is short; afterwards ours observes 1 % of the answers, as it does for ever.
+    warm = LoadSpec(concurrency=16, seconds=0.5, prompt=_SHORT)
     found = []
     for streams in (64, 512):
-        load = LoadSpec(
-            concurrency=streams, requests=streams, stagger_ms=1_000.0, prompt=Prompt(bytes=1_000, stream=True)
-        )
-        warm = LoadSpec(concurrency=16, seconds=0.5, prompt=Prompt(bytes=1_000))
-        found.append(Trial("stream", FEW, contestants, load, idle_s=2.5, warm=warm))
+        prompt = Prompt(bytes=1_000, stream=True)
+        load = LoadSpec(concurrency=streams, requests=streams, stagger_ms=1_000.0, prompt=prompt)
+        found.append(Trial("stream", FEW, contestants, load, idle_s=1.5, warm=warm))
     return found
 
 
 def _long(choice: Choice) -> list[Trial]:
-    load = LoadSpec(concurrency=4, seconds=3.0, prompt=Prompt(bytes=400_000))
-    return [Trial("long", FEW, tuple(choice.contestants(_ALL_MODES)), load, warm=changed(load, seconds=0.7))]
+    return [_closed("long", choice, _EXTREMES, 4, Prompt(bytes=400_000))]
 
 
 def _million(choice: Choice) -> list[Trial]:
-    load = LoadSpec(concurrency=2, seconds=3.0, prompt=Prompt(bytes=4_000_000))
-    return [Trial("million", FEW, tuple(choice.contestants(_ALL_MODES)), load, warm=changed(load, seconds=0.7))]
+    return [_closed("million", choice, _EXTREMES, 2, Prompt(bytes=4_000_000))]
 
 
 def _memory(choice: Choice) -> list[Trial]:
-    load = LoadSpec(concurrency=16, requests=choice.memory_requests, limit_s=3_600.0, prompt=Prompt(bytes=1_000))
-    return [Trial("memory", 100, tuple(choice.contestants([BodyMode.FULL_DUPLEX])), load, idle_s=1.0, runs=1)]
+    load = LoadSpec(concurrency=64, requests=choice.memory_requests, limit_s=3_600.0, prompt=_SHORT)
+    contestants = tuple(choice.contestants([BodyMode.FULL_DUPLEX]))
+    return [Trial("memory", 100, contestants, load, idle_s=1.0, runs=1, segments=MEMORY_SEGMENTS)]
 
 
 def _mix(choice: Choice) -> list[Trial]:
     prompt = Prompt(bytes=8_000, models=(BASE_MODEL, *ADAPTERS), prefixes=64, prefix_share=0.75)
-    load = LoadSpec(concurrency=16, seconds=3.0, prompt=prompt)
-    return [Trial("mix", FEW, tuple(choice.contestants(_ALL_MODES)), load, warm=changed(load, seconds=0.7))]
+    return [_closed("mix", choice, _EXTREMES, 16, prompt)]
 
 
 def _latency(choice: Choice) -> list[Trial]:
-    contestants = (
-        Contestant(NO_PICKER, None, None, None),
-        *choice.contestants([BodyMode.FULL_DUPLEX, BodyMode.BUFFERED]),
-    )
-    prompt = Prompt(bytes=1_000)
-    warm = LoadSpec(concurrency=4, seconds=0.3, prompt=prompt)
-    return [
-        Trial("latency", FEW, contestants, LoadSpec(rate=rate, seconds=seconds, prompt=prompt), idle_s=1.0, warm=warm)
-        for rate, seconds in ((1.0, 8.0), (500.0, 4.0))
-    ]
+    nobody = Contestant(NO_PICKER, None, None, None)
+    contestants = (nobody, *choice.contestants([BodyMode.FULL_DUPLEX]))
+    warm = LoadSpec(concurrency=4, seconds=0.3, prompt=_SHORT)
+    loads = [LoadSpec(rate=rate, seconds=max(3.0, 6.0 / rate), prompt=_SHORT) for rate in RATES]
+    return [Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads]

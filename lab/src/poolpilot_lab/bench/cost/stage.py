@@ -15,10 +15,10 @@ from poolpilot_lab.bench.cost.pickers import RunningPicker, Scrape, poolpilot
 from poolpilot_lab.bench.cost.tools import Servers, addresses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from poolpilot_lab.bench.cost.cases import Trial
+    from poolpilot_lab.bench.cost.cases import Choice, Trial
     from poolpilot_lab.bench.cost.machine import Cores
 
 
@@ -69,13 +69,15 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 class Stage:
-    """Starts contestants and stops them. `pod_port`: of the stand-in servers; those that select use the next one."""
+    """Starts contestants and stops them."""
 
-    def __init__(self, program: Path, cores: Cores, pod_port: int, folder: Path) -> None:
+    def __init__(self, program: Path, cores: Cores, choice: Choice, folder: Path, note: Callable[[str], None]) -> None:
+        """`program`: of the servers; `note` is told in a sentence of who is left out."""
         self._program = program
         self._cores = cores
-        self._pod_port = pod_port
+        self._choice = choice
         self._folder = folder
+        self._note = note
 
     @contextlib.asynccontextmanager
     async def set_for(self, trial: Trial) -> AsyncIterator[list[Entry]]:
@@ -87,7 +89,7 @@ class Stage:
             servers: dict[bool, Servers] = {}
             for contestant in trial.contestants:
                 selects = contestant.scrape is Scrape.ADAPTIVE
-                where = addresses(trial.endpoints, self._pod_port + selects)
+                where = addresses(trial.endpoints, self._choice.pod_port + selects)
                 if selects not in servers:
                     servers[selects] = await self._servers(stack, where, folder, selects=selects)
                 entry = await self._entry(stack, contestant, where, servers[selects], folder / contestant.name)
@@ -101,9 +103,7 @@ class Stage:
     ) -> Servers:
         with machine.started_on(self._cores.others):
             servers = Servers(self._program, where, folder / f"servers-{int(selects)}", selects=selects)
-            await servers.start()
-        stack.push_async_callback(servers.child.stop, 0.0)
-        return servers
+            return await stack.enter_async_context(servers)
 
     async def _entry(
         self,

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -19,6 +19,7 @@ from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
 
 SOURCE: Final = Path(__file__).parent / "tools"
 _BUILD_S: Final = 600.0
@@ -81,9 +82,15 @@ class _Steered:
         self.child = child
         self._port = 0
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         """ProcessError if it does not start."""
         self._port = msgspec.json.decode(await self.child.start().line(), type=_Ready).port
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.child.stop(0.0)
 
     async def _order(self, path: str, body: object, kind: type[_T]) -> _T:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
