@@ -26,7 +26,8 @@ from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import LOST_AFTER_MS, PoolSettings
 from poolpilot_picker.requests.request import RequestKind
 from poolpilot_picker.routing.cost_model import CostModel, CostParameters
-from poolpilot_picker.state.endpoints import COLUMNS, EndpointSpec
+from poolpilot_picker.state.columns import COLUMNS
+from poolpilot_picker.state.endpoints import EndpointSpec
 from poolpilot_picker.state.load import LoadEstimate
 from poolpilot_picker.state.prefix import ASSUMED_TOKENS
 from poolpilot_picker.state.samples import EngineSample, HistogramTotals, ServedModels

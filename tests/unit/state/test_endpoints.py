@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from core_pools import spec
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, StepModel
-from poolpilot_picker.state.endpoints import COLUMNS, EndpointSpec, EndpointTable
+from poolpilot_picker.state.columns import COLUMNS
+from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 
 
 def addresses(endpoints):

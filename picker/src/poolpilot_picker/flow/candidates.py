@@ -30,7 +30,7 @@ def candidates(table: EndpointTable, request: InferenceRequest) -> Mask:
             for endpoint in _hinted(table, hint):
                 allowed[endpoint.slot] = True
         mask &= allowed
-    if not len(mask) or not mask[mask.argmax()]:
+    if not table.any_wanted or (request.subset is not None and not mask.any()):
         raise NoEndpoints("failed to find endpoint candidates for serving the request")
     return mask
 

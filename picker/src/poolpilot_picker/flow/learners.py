@@ -118,21 +118,8 @@ class Learners:
         learner = self._of.get(endpoint)
         if learner is None:
             return
-        table, slot, speed = self._table, endpoint.slot, learner.speed
-        own = float(table.inflight[slot])
-        sequences = own + float(table.foreign[slot])
-        if sequences <= 0:
-            speed.advance(now, 0.0, 0.0)
-            return
-        context = float(table.prompt_tokens[slot])
-        if own > 0:
-            elapsed = own * now - float(table.started_sum_ms[slot])
-            step = float(table.step_ms[slot]) + float(table.sequence_ms[slot]) * own
-            step += float(table.context_ms[slot]) * context
-            context += min(max(0.0, elapsed / step), 2.0 * float(table.expected_tokens[slot]))
-            # Others are taken to be like ours: the engine's histograms are of the whole batch.
-            context *= sequences / own
-        speed.advance(now, sequences, context)
+        sequences, context = self._table.columns.batch(endpoint.slot, now)
+        learner.speed.advance(now, sequences, context)
 
     # ---- failures
 

@@ -24,7 +24,6 @@ from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import Endpoint, EndpointSpec, EndpointTable
 from poolpilot_picker.state.ledger import Booking, Ledger, Phase
-from poolpilot_picker.state.load import LoadEstimate
 from poolpilot_picker.state.prefix import PrefixIndex
 
 if TYPE_CHECKING:
@@ -183,9 +182,10 @@ class Pool:
             now=now,
             mask=mask,
             cached_tokens=np.minimum(self.prefixes.match(request.prefix), max(0.0, request.prompt_tokens - 1.0)),
-            load=LoadEstimate(table, now, settings.stale_after_ms, settings.pickers),
             adapters=self.adapters,
             rng=self._rng,
+            stale_after_ms=settings.stale_after_ms,
+            pickers=settings.pickers,
             adapter=adapter,
             expected_output=self._expected_output(request),
             expected_rest=self.lengths.remaining(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from poolpilot_picker.state.endpoints import NEVER
+from poolpilot_picker.state.columns import NEVER
 
 if TYPE_CHECKING:
     from poolpilot_picker.flow.learners import Learners

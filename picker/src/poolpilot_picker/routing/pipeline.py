@@ -8,6 +8,7 @@ import numpy as np
 
 from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
 from poolpilot_picker.routing.plugins.order import best_first
+from poolpilot_picker.routing.view import UnscoredPicker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,6 +72,8 @@ class Profile:
         self.picker_name, self.picker = picker
         self.observers = tuple(observers)
         self.guard = guard or PluginGuard()
+        alone = not self.filters and not self.scorers and isinstance(picker, UnscoredPicker)
+        self._alone = picker if alone and isinstance(picker, UnscoredPicker) else None
 
     def decide(self, view: DecisionView) -> list[int]:
         """Slots in order of preference, the first to be booked; never empty, only candidates of `view.mask`.
@@ -80,8 +83,11 @@ class Profile:
             TooManyRequests: a configured filter left none.
             RequestRefused: a plugin refused the request on purpose.
         """
-        if not view.mask.any():
+        mask = view.mask
+        if not len(mask) or not mask[mask.argmax()]:
             raise NoEndpoints("failed to find endpoint candidates for serving the request")
+        if self._alone is not None:
+            return self._pick(view, None)
         for name, chosen_filter in self.filters:
             kept = self._kept(view, name, chosen_filter)
             if kept is None:
@@ -141,11 +147,16 @@ class Profile:
             return None
         return score
 
-    def _pick(self, view: DecisionView, total: Floats) -> list[int]:
+    def _pick(self, view: DecisionView, total: Floats | None) -> list[int]:
+        """Asks the picker; `total` is None for one that decides alone."""
         mask = view.mask
         try:
-            # A copy: what a picker does to the scores must not reach the fallback below.
-            slots = list(dict.fromkeys(int(slot) for slot in self.picker.pick(view, total.copy())))
+            if total is None and self._alone is not None:
+                picked = self._alone.pick_unscored(view)
+            else:
+                # A copy: what a picker does to the scores must not reach the fallback below.
+                picked = self.picker.pick(view, _none_preferred(mask) if total is None else total.copy())
+            slots = list(dict.fromkeys(map(int, picked)))
         except RequestRefused:
             raise
         except Exception as error:
@@ -156,4 +167,10 @@ class Profile:
                 return slots
             wrong = f"slots {slots[:8]}, of which {strays[:8]} are no candidates" if slots else "no slot"
             self.guard.failed(self.picker_name, "pick()", wrong, view.now)
-        return best_first(total, view.mask, 1, view.rng)
+        return best_first(_none_preferred(mask) if total is None else total, mask, 1, view.rng)
+
+
+def _none_preferred(mask: Mask) -> Floats:
+    """What `Picker.pick` gets where nothing was scored."""
+    scores: Floats = np.where(mask, 0.0, -np.inf)
+    return scores

@@ -31,12 +31,19 @@ class PredictedFinishPicker:
 
     def pick(self, view: DecisionView, scores: Floats) -> list[int]:
         """Slots by increasing cost."""
+        return self._by_cost(view, scores)
+
+    def pick_unscored(self, view: DecisionView) -> list[int]:
+        """Slots by increasing cost."""
+        return self._by_cost(view, None)
+
+    def _by_cost(self, view: DecisionView, scores: Floats | None) -> list[int]:
         model = CostModel(view, self.parameters)
         view.cost = model
         candidates = view.mask.nonzero()[0]
         costs = model.total[candidates]
-        discounts = scores[candidates]
-        if discounts[discounts.argmax()] > 0.0:
+        discounts = None if scores is None else scores[candidates]
+        if discounts is not None and discounts[discounts.argmax()] > 0.0:
             costs = costs - discounts * float(costs.min())
         best = int(costs.argmin())
         ties = (costs <= costs[best] + TIE_MS).nonzero()[0]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from poolpilot_picker.state.load import LoadEstimate
+
 if TYPE_CHECKING:
     import random
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from poolpilot_picker.routing.cost_model import CostModel
     from poolpilot_picker.state.adapters import AdapterResidency
     from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
-    from poolpilot_picker.state.load import LoadEstimate
 
 
 class DecisionView:
@@ -24,6 +25,7 @@ class DecisionView:
     """
 
     __slots__ = (
+        "_load",
         "_removed",
         "adapter",
         "adapters",
@@ -33,11 +35,12 @@ class DecisionView:
         "expected_rest",
         "hit_share",
         "indexed_tokens",
-        "load",
         "mask",
         "now",
+        "pickers",
         "request",
         "rng",
+        "stale_after_ms",
         "table",
         "terms",
     )
@@ -50,9 +53,11 @@ class DecisionView:
         now: float,
         mask: Mask,
         cached_tokens: Floats,
-        load: LoadEstimate,
         adapters: AdapterResidency,
         rng: random.Random,
+        load: LoadEstimate | None = None,
+        stale_after_ms: float = 10_000.0,
+        pickers: int = 1,
         adapter: str = "",
         expected_output: float = 300.0,
         expected_rest: float = 300.0,
@@ -65,7 +70,9 @@ class DecisionView:
         self.mask = mask
         self.cached_tokens = cached_tokens
         """Prompt tokens predicted to be in each endpoint's prefix cache, at most prompt_tokens."""
-        self.load = load
+        self._load = load
+        self.stale_after_ms = stale_after_ms
+        self.pickers = pickers
         self.adapters = adapters
         self.rng = rng
         self.adapter = adapter
@@ -82,6 +89,14 @@ class DecisionView:
         """Set by the predicted-finish policy; the booking takes its forecast from here."""
         self.terms: dict[str, Floats] = {}
         self._removed: list[tuple[Mask, str]] = []
+
+    @property
+    def load(self) -> LoadEstimate:
+        """How loaded each endpoint is; made when first asked for."""
+        load = self._load
+        if load is None:
+            load = self._load = LoadEstimate(self.table, self.now, self.stale_after_ms, self.pickers)
+        return load
 
     def keep(self, kept: Mask, because: str) -> None:
         """Narrows the candidates to `mask & kept` and remembers what removed the others."""
@@ -119,6 +134,15 @@ class Picker(Protocol):
 
     def pick(self, view: DecisionView, scores: Floats) -> list[int]:
         """Slots in order of preference, at least one; later ones are fallbacks. `scores` is Σ weight × score."""
+        ...
+
+
+@runtime_checkable
+class UnscoredPicker(Picker, Protocol):
+    """A picker that decides alone. Asked in this way where there is neither a filter nor a scorer."""
+
+    def pick_unscored(self, view: DecisionView) -> list[int]:
+        """As `pick` with a score of 0 for all."""
         ...
 
 

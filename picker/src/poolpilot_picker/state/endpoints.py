@@ -7,20 +7,14 @@ index or a booking may keep a slot number. All columns end with the highest slot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from poolpilot_picker.config.step_models import StepModel, step_model
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
-NEVER: Final = -np.inf
-"""Time of a sample that was never taken."""
+from poolpilot_picker.state.columns import ROWS, Columns, new_block, reset
+from poolpilot_picker.state.columns import Floats as Floats
+from poolpilot_picker.state.columns import Mask as Mask
 
 
 class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,52 +55,6 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.address}, slot {self.slot}{', draining' if self.draining else ''})"
-
-
-# Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens. What a formula reads
-# is finite and harmless in every slot, also in a free one; only what an engine tells may be NaN: it did not.
-COLUMNS: Final[dict[str, tuple[float, str]]] = {
-    # written by the ledger
-    "inflight": (0.0, "sequences booked and not released"),
-    "requests": (0.0, "requests booked and not released"),
-    "prompt_tokens": (0.0, "sum of prompt tokens of the bookings"),
-    "expected_tokens": (0.0, "sum of expected output tokens of the bookings"),
-    "uncached_tokens": (0.0, "sum of uncached prompt tokens of the bookings whose first token was not seen"),
-    "new_kv_tokens": (0.0, "sum of uncached prompt tokens of the bookings: what they add to the KV cache"),
-    "started_sum_ms": (0.0, "sum over the bookings of their predicted first-token times"),
-    "free_at_ms": (0.0, "when the prefill work booked here is predicted to be done"),
-    # written when a sample is applied
-    "sample_ms": (NEVER, "when the newest sample was begun"),
-    "load_ms": (NEVER, "when the newest sample that told the load was begun"),
-    "running": (np.nan, "sequences the engine ran"),
-    "waiting": (np.nan, "sequences the engine queued"),
-    "queued": (0.0, "the same, 0 where the engine did not tell"),
-    "kv_usage": (np.nan, "share of the KV cache in use, 0..1"),
-    "kv_capacity": (np.nan, "KV cache size"),
-    "foreign": (0.0, "sequences at the engine that cannot be ours, by the newest sample that told the load"),
-    "other_kv_tokens": (0.0, "KV tokens in use besides new_kv_tokens, by the newest sample that told"),
-    "preempting_until_ms": (NEVER, "recently seen preempting, until this time"),
-    # as the engine tells, else from the profile
-    "kv_tokens": (1e9, "KV cache size"),
-    "max_sequences": (1e9, "sequences that run at once (max_num_seqs)"),
-    # from the profile, times the residuals
-    "token_budget": (1e9, "tokens a step may hold"),
-    "step_ms": (1.0, "decode step: constant"),
-    "sequence_ms": (0.0, "decode step: per sequence"),
-    "context_ms": (0.0, "decode step: per context token"),
-    "token_ms": (0.0, "prefill: per uncached token"),
-    "token2_ms": (0.0, "prefill: per squared token"),
-    "half_chunk_ms": (0.0, "prefill: half of the work that a full step holds"),
-    # written from what was learned
-    "prefill_speed": (1.0, "residual: prefill takes this times the profile's prediction"),
-    "decode_speed": (1.0, "residual: a decode step takes this times the profile's prediction"),
-    "prefill_share": (0.0, "share of time spent on prefill, smoothed, 0..0.7"),
-    "interference": (1.0, "a decode step takes this times longer, for the prefills between: 1 ÷ (1 − prefill_share)"),
-    "failure_ms": (0.0, "penalty for recent failures"),
-    "cache_trust": (1.0, "observed over predicted cache hits, 0..1"),
-    # written by discovery
-    "mean_weight": (0.0, "1 ÷ number of wanted endpoints, 0 for the others: dot product = mean over the pool"),
-}
 
 
 class EndpointTable:
@@ -150,11 +98,20 @@ class EndpointTable:
     eligible: Mask
     """Wanted by discovery: may be chosen."""
 
-    def __init__(self, model_of: Callable[[EndpointSpec], StepModel] = lambda spec: step_model(spec.labels)) -> None:
+    columns: Columns
+    """The arithmetic on the columns."""
+
+    def __init__(
+        self,
+        model_of: Callable[[EndpointSpec], StepModel] = lambda spec: step_model(spec.labels),
+        allocate: Callable[[int], Floats] = new_block,
+    ) -> None:
+        """`allocate`: makes a block for at least so many slots, all free, shape (len(ROWS), slots), C-contiguous."""
         self._model_of = model_of
+        self._allocate = allocate
         self.slots: list[Endpoint | None] = []
-        self._store: dict[str, Floats] = {name: np.full(8, start) for name, (start, _) in COLUMNS.items()}
-        self._eligible: Mask = np.zeros(8, dtype=np.bool_)
+        self.block: Floats = allocate(8)
+        self._eligible: Mask = np.zeros(self.block.shape[1], dtype=np.bool_)
         self._by_key: dict[tuple[str, int], Endpoint] = {}
         self._by_address: dict[str, Endpoint] = {}
         self.generation = 0
@@ -171,17 +128,20 @@ class EndpointTable:
         """Makes every column a view of the slots in use; grows the storage by doubling."""
         length, capacity = len(self.slots), len(self._eligible)
         if length > capacity:
-            grown = max(length, 2 * capacity)
-            for name, (start, _) in COLUMNS.items():
-                column = np.full(grown, start)
-                column[:capacity] = self._store[name]
-                self._store[name] = column
-            eligible = np.zeros(grown, dtype=np.bool_)
+            block = self._allocate(max(length, 2 * capacity))
+            block[:, :capacity] = self.block
+            eligible = np.zeros(block.shape[1], dtype=np.bool_)
             eligible[:capacity] = self._eligible
-            self._eligible = eligible
-        for name, column in self._store.items():
-            setattr(self, name, column[:length])
+            self.block, self._eligible = block, eligible
+        for name, row in zip(ROWS, self.block, strict=True):
+            setattr(self, name, row[:length])
         self.eligible = self._eligible[:length]
+        self.columns = Columns(self.block, length)
+
+    @property
+    def any_wanted(self) -> bool:
+        """True when some endpoint may be chosen."""
+        return bool(self._by_address)
 
     def find(self, address: str) -> Endpoint | None:
         """The wanted endpoint at `ip:port`, if any."""
@@ -298,8 +258,7 @@ class EndpointTable:
             return False
         self.slots[slot] = None
         self._by_key.pop(endpoint.spec.key, None)
-        for name, (start, _) in COLUMNS.items():
-            self._store[name][slot] = start
+        reset(self.block[:, slot : slot + 1])
         while self.slots and self.slots[-1] is None:
             self.slots.pop()
         self._resize()

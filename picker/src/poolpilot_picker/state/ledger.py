@@ -119,27 +119,21 @@ class Ledger:
         return booking
 
     def _enter(self, booking: Booking, now: float) -> None:
-        table, slot = self._table, booking.endpoint.slot
-        sequences = booking.sequences
-        table.requests[slot] += 1
-        table.inflight[slot] += sequences
-        table.prompt_tokens[slot] += booking.prompt_tokens * sequences
-        table.expected_tokens[slot] += booking.expected_output * sequences
-        table.new_kv_tokens[slot] += booking.uncached_tokens
+        columns, slot = self._table.columns, booking.endpoint.slot
+        sequences, prompt, expected = booking.sequences, booking.prompt_tokens, booking.expected_output
+        uncached = booking.uncached_tokens
         if booking.phase is Phase.PREFILL:
-            table.uncached_tokens[slot] += booking.uncached_tokens
-            start = max(now, float(table.free_at_ms[slot]))
-            booking.first_ms = start + booking.prefill_ms
-            table.free_at_ms[slot] = booking.first_ms
-        table.started_sum_ms[slot] += booking.first_ms * sequences
+            booking.first_ms = columns.enter(slot, sequences, prompt, expected, uncached, booking.prefill_ms, now)
+        else:
+            columns.enter_decoding(slot, sequences, prompt, expected, uncached, booking.first_ms)
         account = self._accounts.get(booking.endpoint)
         if account is None:
             account = self._accounts[booking.endpoint] = _Account()
         account.open[booking] = None
 
     def _leave(self, booking: Booking, now: float, *, answered: bool) -> None:
-        table, endpoint = self._table, booking.endpoint
-        slot, sequences = endpoint.slot, booking.sequences
+        endpoint, sequences = booking.endpoint, booking.sequences
+        slot = endpoint.slot
         account = self._accounts[endpoint]
         del account.open[booking]
         left = account.left
@@ -155,20 +149,18 @@ class Ledger:
             # An answer proves that its prefill, and what was queued before it, is done; else only its own work is gone.
             gone = ahead if answered else min(ahead, booking.prefill_ms)
             self._shift(endpoint, -gone, after=booking.first_ms, now=now)
-        table.requests[slot] -= 1
         if account.open:
-            table.inflight[slot] -= sequences
-            table.prompt_tokens[slot] -= booking.prompt_tokens * sequences
-            table.expected_tokens[slot] -= booking.expected_output * sequences
-            table.new_kv_tokens[slot] -= booking.uncached_tokens
-            if booking.phase is Phase.PREFILL:
-                table.uncached_tokens[slot] -= booking.uncached_tokens
-            table.started_sum_ms[slot] -= booking.first_ms * sequences
+            self._table.columns.leave(
+                slot,
+                sequences,
+                booking.prompt_tokens,
+                booking.expected_output,
+                booking.uncached_tokens,
+                booking.first_ms,
+                booking.phase is Phase.PREFILL,
+            )
         else:
-            # An idle endpoint starts from exact zeros: float sums do not drift over days.
-            table.inflight[slot] = table.prompt_tokens[slot] = table.expected_tokens[slot] = 0.0
-            table.new_kv_tokens[slot] = table.uncached_tokens[slot] = table.started_sum_ms[slot] = 0.0
-            table.free_at_ms[slot] = min(float(table.free_at_ms[slot]), now)
+            self._table.columns.leave_idle(slot, now)
 
     def _shift(self, endpoint: Endpoint, delta_ms: float, *, after: float, now: float) -> None:
         """Moves the predicted first tokens of the bookings behind `after`, and the end of the queue, by `delta_ms`."""

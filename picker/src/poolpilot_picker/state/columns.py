@@ -1,0 +1,164 @@
+"""The pool's numbers, one row per quantity and one column per slot, and the arithmetic of the account on them.
+
+One block of memory holds them all, so that the compiled core needs one pointer, and so that the block may lie in memory
+that is shared. `Columns` is the reference of what `core.pyx` does in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+NEVER: Final = -np.inf
+"""Time of a sample that was never taken."""
+
+# Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens. What a formula reads
+# is finite and harmless in every slot, also in a free one; only what an engine tells may be NaN: it did not.
+COLUMNS: Final[dict[str, tuple[float, str]]] = {
+    # written by the ledger
+    "inflight": (0.0, "sequences booked and not released"),
+    "requests": (0.0, "requests booked and not released"),
+    "prompt_tokens": (0.0, "sum of prompt tokens of the bookings"),
+    "expected_tokens": (0.0, "sum of expected output tokens of the bookings"),
+    "uncached_tokens": (0.0, "sum of uncached prompt tokens of the bookings whose first token was not seen"),
+    "new_kv_tokens": (0.0, "sum of uncached prompt tokens of the bookings: what they add to the KV cache"),
+    "started_sum_ms": (0.0, "sum over the bookings of their predicted first-token times"),
+    "free_at_ms": (0.0, "when the prefill work booked here is predicted to be done"),
+    # written when a sample is applied
+    "sample_ms": (NEVER, "when the newest sample was begun"),
+    "load_ms": (NEVER, "when the newest sample that told the load was begun"),
+    "running": (np.nan, "sequences the engine ran"),
+    "waiting": (np.nan, "sequences the engine queued"),
+    "queued": (0.0, "the same, 0 where the engine did not tell"),
+    "kv_usage": (np.nan, "share of the KV cache in use, 0..1"),
+    "kv_capacity": (np.nan, "KV cache size"),
+    "foreign": (0.0, "sequences at the engine that cannot be ours, by the newest sample that told the load"),
+    "other_kv_tokens": (0.0, "KV tokens in use besides new_kv_tokens, by the newest sample that told"),
+    "preempting_until_ms": (NEVER, "recently seen preempting, until this time"),
+    # as the engine tells, else from the profile
+    "kv_tokens": (1e9, "KV cache size"),
+    "max_sequences": (1e9, "sequences that run at once (max_num_seqs)"),
+    # from the profile, times the residuals
+    "token_budget": (1e9, "tokens a step may hold"),
+    "step_ms": (1.0, "decode step: constant"),
+    "sequence_ms": (0.0, "decode step: per sequence"),
+    "context_ms": (0.0, "decode step: per context token"),
+    "token_ms": (0.0, "prefill: per uncached token"),
+    "token2_ms": (0.0, "prefill: per squared token"),
+    "half_chunk_ms": (0.0, "prefill: half of the work that a full step holds"),
+    # written from what was learned
+    "prefill_speed": (1.0, "residual: prefill takes this times the profile's prediction"),
+    "decode_speed": (1.0, "residual: a decode step takes this times the profile's prediction"),
+    "prefill_share": (0.0, "share of time spent on prefill, smoothed, 0..0.7"),
+    "interference": (1.0, "a decode step takes this times longer, for the prefills between: 1 ÷ (1 − prefill_share)"),
+    "failure_ms": (0.0, "penalty for recent failures"),
+    "cache_trust": (1.0, "observed over predicted cache hits, 0..1"),
+    # written by discovery
+    "mean_weight": (0.0, "1 ÷ number of wanted endpoints, 0 for the others: dot product = mean over the pool"),
+}
+
+ROWS: Final[tuple[str, ...]] = tuple(COLUMNS)
+"""Names of the block's rows, in order. The ledger's come first."""
+LEDGER_ROWS: Final = ROWS.index("free_at_ms") + 1
+_STARTS: Final = np.array([start for start, _ in COLUMNS.values()])
+
+_INFLIGHT, _REQUESTS, _PROMPT, _EXPECTED, _UNCACHED, _NEW_KV, _STARTED, _FREE_AT = range(LEDGER_ROWS)
+_FOREIGN, _STEP, _SEQUENCE, _CONTEXT = map(ROWS.index, ("foreign", "step_ms", "sequence_ms", "context_ms"))
+
+
+def new_block(slots: int) -> Floats:
+    """A block for so many slots, all of them free."""
+    return reset(np.empty((len(ROWS), slots)))
+
+
+def reset(block: Floats) -> Floats:
+    """Makes all slots of a block, or of a part of its columns, free."""
+    block[:] = _STARTS[:, None]
+    return block
+
+
+class Columns:
+    """A block and how many of its slots are in use."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Floats, slots: int) -> None:
+        self._block = block[:, :slots]
+
+    def enter(
+        self,
+        slot: int,
+        sequences: float,
+        prompt: float,
+        expected: float,
+        uncached: float,
+        prefill_ms: float,
+        now: float,
+    ) -> float:
+        """Books a request whose prefill is still to come; returns when its first token is predicted, ms.
+
+        `expected`: output tokens of each sequence; `prompt`: prompt tokens of each.
+        """
+        column = self._block[:, slot]
+        first = max(now, float(column[_FREE_AT])) + prefill_ms
+        column[_FREE_AT] = first
+        column[_UNCACHED] += uncached
+        self._add(column, 1.0, sequences, prompt, expected, uncached, first)
+        return first
+
+    def enter_decoding(
+        self, slot: int, sequences: float, prompt: float, expected: float, uncached: float, first_ms: float
+    ) -> None:
+        """Books a request whose first token was seen at `first_ms`."""
+        self._add(self._block[:, slot], 1.0, sequences, prompt, expected, uncached, first_ms)
+
+    def leave(
+        self,
+        slot: int,
+        sequences: float,
+        prompt: float,
+        expected: float,
+        uncached: float,
+        first_ms: float,
+        prefilling: bool,
+    ) -> None:
+        """Takes a booking out, one of several: numbers as they were when it entered, `first_ms` as it is now."""
+        column = self._block[:, slot]
+        if prefilling:
+            column[_UNCACHED] -= uncached
+        self._add(column, -1.0, sequences, prompt, expected, uncached, first_ms)
+
+    @staticmethod
+    def _add(
+        column: Floats, sign: float, sequences: float, prompt: float, expected: float, uncached: float, first_ms: float
+    ) -> None:
+        column[_REQUESTS] += sign
+        column[_INFLIGHT] += sign * sequences
+        column[_PROMPT] += sign * (prompt * sequences)
+        column[_EXPECTED] += sign * (expected * sequences)
+        column[_NEW_KV] += sign * uncached
+        column[_STARTED] += sign * (first_ms * sequences)
+
+    def leave_idle(self, slot: int, now: float) -> None:
+        """The last booking goes: an idle endpoint starts from exact zeros, float sums do not drift over days."""
+        column = self._block[:, slot]
+        column[:_FREE_AT] = 0.0
+        column[_FREE_AT] = min(float(column[_FREE_AT]), now)
+
+    def batch(self, slot: int, now: float) -> tuple[float, float]:
+        """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
+        column = self._block[:, slot]
+        own = float(column[_INFLIGHT])
+        sequences = own + float(column[_FOREIGN])
+        context = float(column[_PROMPT])
+        if own > 0.0:
+            elapsed = own * now - float(column[_STARTED])
+            step = float(column[_STEP]) + float(column[_SEQUENCE]) * own + float(column[_CONTEXT]) * context
+            context += min(max(0.0, elapsed / step), 2.0 * float(column[_EXPECTED]))
+            context *= sequences / own
+        return sequences, context
