@@ -29,7 +29,7 @@ class PickerProgram:
         argv += ["--admin", "127.0.0.1:0", *flags]
         self.child = Child("picker", argv, log=self.log_file, out=folder / "picker.out", env=env, cwd=folder)
         self.port = self.admin_port = 0
-        self.ready: dict[str, int] = {}
+        self.ready: dict[str, Any] = {}
 
     async def start(self) -> Self:
         """Waits until it is ready."""

@@ -20,13 +20,15 @@ from poolpilot_picker.admin.views import Readiness
 from poolpilot_picker.config.entrypoints import add_user_plugins
 from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
 from poolpilot_picker.config.reload import ConfigKeeper
+from poolpilot_picker.config.seat import Seat
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
+from poolpilot_picker.config_use import at_start, exchange_settings, pool_settings
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
-from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
+from poolpilot_picker.extproc.exchange import Exchange
 from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles, TransportName
 from poolpilot_picker.feed import PoolFeed
-from poolpilot_picker.flow.pool import Pool, PoolSettings
+from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.instruments.metrics import PickerMetrics
 from poolpilot_picker.reloading import ConfigFile, read_text
 from poolpilot_picker.routing.pipeline import PluginGuard
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from poolpilot_picker.config.load import LoadedConfig
-    from poolpilot_picker.config.settings import PoolPilotSettings
     from poolpilot_picker.extproc.grpc_transport import GrpcTransport
     from poolpilot_picker.extproc.listener import Transport
     from poolpilot_picker.extproc.wire.transport import WireTransport
@@ -83,6 +84,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsFiles | None = None
     transport: TransportName = TransportName.GRPC
     seed: int | None = None
+    seat: Seat | None = None
+    """Set where this process is one of several workers."""
 
 
 def transport_class(name: TransportName) -> type[GrpcTransport | WireTransport]:
@@ -127,7 +130,7 @@ class Picker:
             options.pool,
             self._profile,
             random.Random(options.seed),
-            _pool_settings(self.config),
+            pool_settings(self.config),
             EndpointTable(lambda spec: step_model(spec.labels, models, prior)),
         )
         self._feed = PoolFeed(self.pool, now)
@@ -147,7 +150,8 @@ class Picker:
             in_flight=self._feed.in_flight,
             now=now,
         )
-        self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None else None
+        first = options.seat is None or options.seat.first
+        self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None and first else None
         self._discovery = (
             FileDiscovery(
                 options.endpoints_file,
@@ -189,10 +193,10 @@ class Picker:
         profile = build_profile(config, self._guard)
         self.config = config
         self._profile = profile
-        self._exchange_settings = _exchange_settings(config)
+        self._exchange_settings = exchange_settings(config)
         if self._composed:
             self.pool.policy = profile
-            self.pool.settings = _pool_settings(config)
+            self.pool.settings = pool_settings(config)
         for warning in config.warnings:
             log.warning(warning)
 
@@ -211,7 +215,7 @@ class Picker:
     @property
     def _waiting(self) -> list[str]:
         """Settings that differ from those of the start and are read only then."""
-        then, now = _at_start(self._settings_at_start), _at_start(self.config.settings)
+        then, now = at_start(self._settings_at_start), at_start(self.config.settings)
         return [name for name, value in now.items() if then[name] != value]
 
     # ---- endpoints
@@ -366,35 +370,3 @@ def _config_text(options: Options) -> tuple[str, str]:
     if options.config_file is None:
         return policy_config(options.policy), f"policy {options.policy}"
     return read_text(options.config_file), str(options.config_file)
-
-
-def _at_start(settings: PoolPilotSettings) -> dict[str, object]:
-    """What is read when the picker starts, and not again."""
-    telemetry = settings.telemetry
-    return {
-        "telemetry.busyIntervalMs": telemetry.busy_interval_ms,
-        "telemetry.idleIntervalMs": telemetry.idle_interval_ms,
-        "telemetry.timeoutMs": telemetry.timeout_ms,
-        "limits.maxBodyBytes": settings.limits.max_body_bytes,
-        "receipts.keep": settings.receipts.keep,
-        "stepModels": settings.step_models,
-    }
-
-
-def _pool_settings(config: LoadedConfig) -> PoolSettings:
-    settings = config.settings
-    return PoolSettings(
-        stale_after_ms=settings.telemetry.stale_after_ms,
-        observe_share=settings.response_observation.share,
-        receipt_share=settings.receipts.share,
-        receipts_kept=settings.receipts.keep,
-    )
-
-
-def _exchange_settings(config: LoadedConfig) -> ExchangeSettings:
-    settings = config.settings
-    return ExchangeSettings(
-        receipt_header=settings.receipts.header,
-        strip_headers=settings.strip_request_headers,
-        max_body_bytes=settings.limits.max_body_bytes,
-    )

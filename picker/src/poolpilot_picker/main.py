@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 import uvloop
@@ -20,16 +20,19 @@ from prometheus_client import disable_created_metrics
 
 from poolpilot_picker.app import Options, Picker
 from poolpilot_picker.config.policies import DEFAULT_POLICY, POLICIES
+from poolpilot_picker.config.seat import MOST_WORKERS, Seat
 from poolpilot_picker.errors import ConfigurationError, StartError
 from poolpilot_picker.extproc.listener import TlsFiles, TransportName
 from poolpilot_picker.instruments.logs import configure
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
 from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.workers.supervisor import Supervisor, SupervisorOptions, WorkerStartError
 
 log = logging.getLogger(__name__)
 
 MOST_SECONDS: Final = 86_400
+MOST_PORT: Final = 65_535
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,6 +50,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="ADDR:PORT",
         help="ext_proc and gRPC health (default [::]:9002; port 0 chooses one)",
     )
+    data.add_argument(
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N",
+        help="picker processes that share their state, on the port of --listen and the N - 1 behind it (port 0: each "
+        "chooses one); Envoy must spread the streams over them: poolpilot envoy-config --picker-workers N (default 1)",
+    )
+    data.add_argument("--seat", help=argparse.SUPPRESS)
     data.add_argument(
         "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain; with --tls-key the port speaks TLS"
     )
@@ -123,8 +135,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         problems.append(f"--pool-name is {arguments.pool_name!r}; allowed is any name that is not empty")
     if arguments.eds_dir is not None and not arguments.eds_dir.is_dir():
         problems.append(f"--eds-dir {arguments.eds_dir}: no such directory")
-    if arguments.admin == arguments.listen and not arguments.listen.endswith(":0"):
-        problems.append(f"--admin is {arguments.admin!r}, as --listen; it needs another port")
+    problems += _port_problems(arguments)
     problems += [
         f"--{flag} {file}: no such file"
         for flag, file in (("endpoints-file", arguments.endpoints_file), ("config-file", arguments.config_file))
@@ -164,12 +175,33 @@ def options_of(arguments: argparse.Namespace) -> Options:
         tls=tls,
         transport=TransportName(arguments.transport),
         seed=arguments.seed,
+        seat=seat_of(arguments),
     )
+
+
+def seat_of(arguments: argparse.Namespace) -> Seat | None:
+    """Which worker this is; only a supervisor says so."""
+    return msgspec.json.decode(arguments.seat, type=Seat) if arguments.seat is not None else None
+
+
+def _port_problems(arguments: argparse.Namespace) -> list[str]:
+    """Data ports that there are not, or that the admin port would take."""
+    listen, admin, workers = _host_port(arguments.listen), _host_port(arguments.admin), arguments.workers
+    if listen is None or admin is None or listen[1] == 0:
+        return []
+    last = listen[1] + workers - 1
+    if last > MOST_PORT:
+        return [f"--listen is {arguments.listen!r} with --workers {workers}: the last port would be {last}"]
+    if workers == 1 and admin == listen:
+        return [f"--admin is {arguments.admin!r}, as --listen; it needs another port"]
+    if workers > 1 and listen[1] <= admin[1] <= last:
+        return [f"--admin is {arguments.admin!r}, but --workers {workers} need ports {listen[1]} to {last}"]
+    return []
 
 
 def _host_port(text: str) -> tuple[str, int] | None:
     host, colon, port = text.rpartition(":")
-    if not host.strip("[]") or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    if not host.strip("[]") or not colon or not port.isascii() or not port.isdigit() or int(port) > MOST_PORT:
         return None
     if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
         return None
@@ -184,6 +216,13 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= MOST_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r}; allowed is a number of seconds from 0 to {MOST_SECONDS}")
     return seconds
+
+
+def _workers(text: str) -> int:
+    workers = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= workers <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed is a number of workers from 1 to {MOST_WORKERS}")
+    return workers
 
 
 def _token(file: Path | None, variable: str | None) -> BearerToken | None:
@@ -251,6 +290,8 @@ async def serve(options: Options, *, print_ready: bool) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if options.seat is not None:
+        _watch_supervisor(loop, stopping)
     await picker.start()
     # What is alive now stays alive: the collector need not look at it again.
     gc.collect()
@@ -261,12 +302,45 @@ async def serve(options: Options, *, print_ready: bool) -> None:
     ready = {"port": picker.transport.port, "admin_port": picker.admin.port, "pid": os.getpid()}
     log.info("ready", extra={**ready, "profile": picker.config.profile.describe()})
     if print_ready:
-        sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
-        sys.stdout.flush()
+        _print_ready(ready)
     await stopping.wait()
     log.info("draining", extra={"open_streams": picker.transport.streams, "seconds": options.drain_s})
     await picker.stop()
     log.info("stopped")
+
+
+def _watch_supervisor(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """A worker's standard input ends with its supervisor: then nobody would start it again or stop it."""
+    source = sys.stdin.fileno()
+
+    def on_input() -> None:
+        if not os.read(source, 4096):
+            loop.remove_reader(source)
+            log.error("the supervisor is gone")
+            stopping.set()
+
+    loop.add_reader(source, on_input)
+
+
+async def supervise(options: SupervisorOptions, *, print_ready: bool) -> None:
+    """Runs workers until SIGTERM or SIGINT; a second signal ends their drain at once."""
+    supervisor = Supervisor(options)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    await supervisor.start()
+    if not supervisor.stopping:
+        ready = {**supervisor.ready_line(), "pid": os.getpid()}
+        log.info("ready", extra=ready)
+        if print_ready:
+            _print_ready(ready)
+    await supervisor.wait()
+    log.info("stopped")
+
+
+def _print_ready(ready: dict[str, Any]) -> None:
+    sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
+    sys.stdout.flush()
 
 
 def _fail(problems: tuple[str, ...], code: int) -> int:
@@ -283,12 +357,23 @@ def main(argv: list[str]) -> int:
 
         sys.stdout.write(version("poolpilot") + "\n")
         return 0
-    configure(arguments.log_level)
     try:
+        seat = seat_of(arguments)
+        configure(arguments.log_level, {"worker": seat.index} if seat is not None else None)
         options = options_of(arguments)
-        uvloop.run(serve(options, print_ready=arguments.print_ready))
+        if arguments.workers > 1:
+            workers = SupervisorOptions(
+                workers=arguments.workers, listen=options.listen, admin=options.admin, argv=tuple(argv)
+            )
+            uvloop.run(supervise(workers, print_ready=arguments.print_ready))
+        else:
+            uvloop.run(serve(options, print_ready=arguments.print_ready))
     except ConfigurationError as error:
         return _fail(error.problems, error.exit_code)
+    except WorkerStartError as error:
+        # Wrong flags and files are found by the worker too, and it has said so.
+        wrong = ConfigurationError.exit_code
+        return _fail((str(error),), wrong if error.worker_exit_code == wrong else error.exit_code)
     except StartError as error:
         return _fail((str(error),), error.exit_code)
     return 0

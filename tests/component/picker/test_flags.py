@@ -56,6 +56,21 @@ def problems(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             for flag in ("--drain-timeout", "--shutdown-notice")
             for value in ("-1", "nan", "inf", "soon", "86401")
         ),
+        *(
+            (
+                [*ONE, "--workers", value],
+                f"argument --workers: {value!r}; allowed is a number of workers from 1 to 64",
+            )
+            for value in ("0", "65", "-1", "two", "1.5", "")
+        ),
+        (
+            [*ONE, "--workers", "3", "--listen", "[::]:65534"],
+            "--listen is '[::]:65534' with --workers 3: the last port would be 65536",
+        ),
+        (
+            [*ONE, "--workers", "3", "--listen", "[::]:9088"],
+            "--admin is '[::]:9090', but --workers 3 need ports 9088 to 9090",
+        ),
         ([*ONE, "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         ([*ONE, "--log-level", "loud"], "argument --log-level: invalid choice: 'loud' (choose from "),
         ([*ONE, "--colour", "red"], "unrecognized arguments: --colour red"),

@@ -32,6 +32,20 @@ def test_out_writes_a_file_and_nothing_to_the_terminal(tmp_path: Path, capsys: p
     assert hosts == ["10.0.0.1", "10.0.0.2", "::1"]
 
 
+def test_each_worker_of_a_picker_is_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """Envoy opens one connection to a host and sends it all streams: a port that workers share would serve one."""
+    assert main(["--picker", "10.0.0.1:9002,[::1]:7000", "--picker-workers", "3"]) == 0
+    picker = yaml.safe_load(capsys.readouterr().out)["static_resources"]["clusters"][0]
+    places = [
+        one["endpoint"]["address"]["socket_address"]
+        for one in picker["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    ]
+    assert [(place["address"], place["port_value"]) for place in places] == [
+        *(("10.0.0.1", port) for port in (9002, 9003, 9004)),
+        *(("::1", port) for port in (7000, 7001, 7002)),
+    ]
+
+
 def test_a_file_that_cannot_be_written_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path / "missing" / "envoy.yaml")]) == 1
     assert "out: cannot write" in capsys.readouterr().err
@@ -49,6 +63,15 @@ def test_a_file_that_cannot_be_written_is_exit_code_1(tmp_path: Path, capsys: py
             "without-picker: --fail, --eds-dir would have no effect; leave them out",
         ),
         (["--endpoints", "10.0.0.1:1"], "endpoints: with a picker"),
+        (["--picker-workers", "0"], "picker-workers: 0 must be between 1 and 64"),
+        (
+            ["--picker", "10.0.0.1:65534", "--picker-workers", "3"],
+            "picker-workers: 3 workers behind port 65534 would need port 65536",
+        ),
+        (
+            ["--without-picker", "round-robin", "--endpoints", "10.0.0.1:1", "--picker-workers", "2"],
+            "without-picker: --picker-workers would have no effect; leave it out",
+        ),
         (["--max-message-timeout", "1"], "max-message-timeout: 1 s must not be below message-timeout, 5 s"),
     ],
 )

@@ -28,16 +28,17 @@ RECEIPT_FILTERS: Final = ("limit", "request_id", "endpoint", "model", "pool")
 _JSON: Final = "application/json"
 
 
-def _json(value: object, status: int = 200) -> web.Response:
+def json_response(value: object, status: int = 200) -> web.Response:
+    """A page of JSON."""
     return web.Response(body=msgspec.json.format(msgspec.json.encode(value)), status=status, content_type=_JSON)
 
 
 def _bad(parameter: str, value: str, allowed: str) -> web.Response:
-    return _json({"error": f"query parameter {parameter} is {value!r}; allowed is {allowed}"}, 400)
+    return json_response({"error": f"query parameter {parameter} is {value!r}; allowed is {allowed}"}, 400)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; `::` (or nothing) means every address, those of IPv4 too."""
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket; `::` (or nothing) means every address, those of IPv4 too. Raises StartError."""
     if host in ("", "::"):
         host = "::" if _has_ipv6() else "0.0.0.0"  # noqa: S104 - what the flag asks for
     try:
@@ -96,7 +97,7 @@ class AdminServer:
                 web.get("/debug/config", self._config),
             ]
         )
-        listening = _listen(*self._address)
+        listening = listen_on(*self._address)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
         await web.SockSite(self._runner, listening).start()
@@ -111,7 +112,7 @@ class AdminServer:
 
     async def _index(self, _: web.Request) -> web.Response:
         pages = ["/metrics", "/healthz", "/readyz", "/debug/decisions", "/debug/endpoints", "/debug/config"]
-        return _json({"pages": pages})
+        return json_response({"pages": pages})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -121,11 +122,11 @@ class AdminServer:
 
     async def _healthz(self, _: web.Request) -> web.Response:
         readiness = self._readiness()
-        return web.Response(text="ok\n") if readiness.alive else _json(readiness, 503)
+        return web.Response(text="ok\n") if readiness.alive else json_response(readiness, 503)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         readiness = self._readiness()
-        return _json(readiness, 200 if readiness.ready else 503)
+        return json_response(readiness, 200 if readiness.ready else 503)
 
     async def _decisions(self, request: web.Request) -> web.Response:
         """Newest receipts: ?limit=, ?request_id=, ?endpoint=, ?model=, ?pool=."""
@@ -154,12 +155,12 @@ class AdminServer:
             )
         ]
         found.sort(key=lambda receipt: -receipt["at_ms"])
-        return _json({"decisions": found[: int(limit)]})
+        return json_response({"decisions": found[: int(limit)]})
 
     async def _endpoints(self, request: web.Request) -> web.Response:
         for name, value in request.query.items():
             return _bad(name, value, "nothing: this page shows every pool")
-        return _json({"pools": {pool.name: await endpoint_rows(pool, self._now()) for pool in self._pools()}})
+        return json_response({"pools": {pool.name: await endpoint_rows(pool, self._now()) for pool in self._pools()}})
 
     async def _config(self, _: web.Request) -> web.Response:
-        return _json(self._describe())
+        return json_response(self._describe())

@@ -6,10 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from poolpilot_picker.config.seat import MOST_WORKERS
 from poolpilot_picker.envoy.config import bootstrap
 from poolpilot_picker.envoy.render import to_yaml
 from poolpilot_picker.envoy.settings import (
     DEFAULT_EDS_DIRECTORY,
+    MOST_PORT,
     Baseline,
     BodyMode,
     EnvoySettings,
@@ -59,7 +61,7 @@ def settings_of(arguments: argparse.Namespace) -> EnvoySettings:
         listen=HostPort.parse(arguments.listen, "listen"),
         admin=None if arguments.admin == "off" else HostPort.parse(arguments.admin, "admin"),
         access_log=arguments.access_log,
-        pickers=_addresses(arguments.picker, "picker") or defaults.pickers,
+        pickers=_workers(_addresses(arguments.picker, "picker") or defaults.pickers, arguments.picker_workers),
         picker_tls=arguments.picker_tls,
         picker_ca_file=arguments.picker_ca_file,
         picker_server_name=arguments.picker_server_name,
@@ -85,6 +87,7 @@ def settings_of(arguments: argparse.Namespace) -> EnvoySettings:
 
 _PICKER_FLAGS = (
     "picker",
+    "picker-workers",
     "picker-tls",
     "picker-ca-file",
     "picker-server-name",
@@ -112,6 +115,20 @@ def _addresses(given: list[str] | None, field: str) -> tuple[HostPort, ...]:
     return tuple(HostPort.parse(text, field) for text in texts)
 
 
+def _workers(pickers: tuple[HostPort, ...], workers: int | None) -> tuple[HostPort, ...]:
+    """One host for each worker: Envoy sends all streams to a host over one connection, which one process accepts."""
+    if workers is None:
+        return pickers
+    if not 1 <= workers <= MOST_WORKERS:
+        raise ConfigurationError(f"picker-workers: {workers} must be between 1 and {MOST_WORKERS}")
+    for port in (picker.port for picker in pickers):
+        if port + workers - 1 > MOST_PORT:
+            raise ConfigurationError(
+                f"picker-workers: {workers} workers behind port {port} would need port {port + workers - 1}"
+            )
+    return tuple(HostPort(picker.host, picker.port + index) for picker in pickers for index in range(workers))
+
+
 def _parser() -> argparse.ArgumentParser:
     defaults = EnvoySettings()
     parser = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__, allow_abbrev=False)
@@ -129,6 +146,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         metavar="HOST:PORT",
         help="its address; a comma list or repeated for several (default: 127.0.0.1:9002)",
+    )
+    add(
+        "--picker-workers",
+        type=int,
+        metavar="N",
+        help="worker processes of each, on the port given and those behind it: its own --workers (default: 1)",
     )
     add("--picker-tls", action="store_true", help="speak TLS to it, without verification unless a CA is given")
     add("--picker-ca-file", metavar="FILE", help="verify its certificate with this CA, as Envoy sees the file")

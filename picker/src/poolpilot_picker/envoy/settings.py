@@ -14,6 +14,7 @@ from poolpilot_picker.errors import ConfigurationError
 DEFAULT_EDS_DIRECTORY: Final = "/run/poolpilot/eds"
 EDS_FILE: Final = "eds.json"
 MAX_PATH: Final = 4096
+MOST_PORT: Final = 65_535
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -73,7 +74,7 @@ class HostPort(msgspec.Struct, frozen=True):
         wrong = ConfigurationError(f"{field}: {text!r} is not an address; write IP:PORT, [IPV6]:PORT or NAME:PORT")
         if not separator or not digits.isascii() or not digits.isdigit():
             raise wrong
-        if not 0 < int(digits) < 65536:
+        if not 0 < int(digits) <= MOST_PORT:
             raise ConfigurationError(f"{field}: the port of {text!r} must be between 1 and 65535")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

@@ -6,15 +6,25 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time, level, logger, message, and the record's extra fields."""
+    """One JSON object per record: time, level, logger, message, and the record's extra fields.
+
+    `always`: fields of every record.
+    """
+
+    def __init__(self, always: Mapping[str, object] | None = None) -> None:
+        super().__init__()
+        self._always = dict(always or {})
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -22,6 +32,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix("poolpilot_picker."),
             "message": record.getMessage(),
+            **self._always,
         }
         fields.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
@@ -33,8 +44,8 @@ class JsonFormatter(logging.Formatter):
             return json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
-def configure(level: str) -> None:
-    """Sends the picker's logs to standard error at `level` (debug, info, warning, error)."""
+def configure(level: str, always: Mapping[str, object] | None = None) -> None:
+    """Sends the picker's logs to standard error at `level` (debug, info, warning, error), with fields `always`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(always))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

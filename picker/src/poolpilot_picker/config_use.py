@@ -1,0 +1,46 @@
+"""What each room of the picker is told of a configuration. Beside app, which tells them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from poolpilot_picker.extproc.exchange import ExchangeSettings
+from poolpilot_picker.flow.pool import PoolSettings
+
+if TYPE_CHECKING:
+    from poolpilot_picker.config.load import LoadedConfig
+    from poolpilot_picker.config.settings import PoolPilotSettings
+
+
+def at_start(settings: PoolPilotSettings) -> dict[str, object]:
+    """What is read when the picker starts, and not again."""
+    telemetry = settings.telemetry
+    return {
+        "telemetry.busyIntervalMs": telemetry.busy_interval_ms,
+        "telemetry.idleIntervalMs": telemetry.idle_interval_ms,
+        "telemetry.timeoutMs": telemetry.timeout_ms,
+        "limits.maxBodyBytes": settings.limits.max_body_bytes,
+        "receipts.keep": settings.receipts.keep,
+        "stepModels": settings.step_models,
+    }
+
+
+def pool_settings(config: LoadedConfig) -> PoolSettings:
+    """For the pool."""
+    settings = config.settings
+    return PoolSettings(
+        stale_after_ms=settings.telemetry.stale_after_ms,
+        observe_share=settings.response_observation.share,
+        receipt_share=settings.receipts.share,
+        receipts_kept=settings.receipts.keep,
+    )
+
+
+def exchange_settings(config: LoadedConfig) -> ExchangeSettings:
+    """For the exchanges."""
+    settings = config.settings
+    return ExchangeSettings(
+        receipt_header=settings.receipts.header,
+        strip_headers=settings.strip_request_headers,
+        max_body_bytes=settings.limits.max_body_bytes,
+    )
