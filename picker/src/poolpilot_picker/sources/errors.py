@@ -35,9 +35,13 @@ class ErrorKind(StrEnum):
 
 
 class FetchError(PoolPilotError):
-    """A read of an engine failed. `detail` never holds credentials or bodies."""
+    """A read of an engine failed. `detail` never holds credentials or bodies.
 
-    def __init__(self, kind: ErrorKind, detail: str) -> None:
+    `unheard`: the connection ended before the first byte of the answer; a kept one may have been closed by then.
+    """
+
+    def __init__(self, kind: ErrorKind, detail: str, *, unheard: bool = False) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
         self.detail = detail
+        self.unheard = unheard

@@ -12,113 +12,113 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-import msgspec
+from poolpilot_picker.sources.page_layout import Layout, Place, learn
+from poolpilot_picker.sources.series import Series
 
-Labels = Mapping[str, str]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
-NO_LABELS: Final[Labels] = MappingProxyType({})
-
-_LABEL: Final = re.compile(rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"(?:[^"\\]|\\.)*")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*')
 # Labels whose values hold no quote, escape, brace or `#`, a number, perhaps a time stamp; all else is read with care.
 _SIMPLE_LINE: Final = re.compile(
     rb'(?:\{([^}#\\\n]*)\})?[ \t]+([^ \t\r\n#{}"_]+)(?:[ \t]+([^ \t\r\n#{}"_]+))?[ \t\r]*\n'
 )
-_ESCAPE: Final = re.compile(r'\\([\\"n])')
-_UNESCAPED: Final = {"\\": "\\", '"': '"', "n": "\n"}
-
-
-class Series(msgspec.Struct, frozen=True, gc=False):
-    """One line: raw text between the braces, value, and time stamp in ms where the line has one."""
-
-    block: bytes
-    value: float
-    timestamp_ms: float | None = None
-
-    @property
-    def labels(self) -> Labels:
-        """Parsed labels; the same block is parsed once."""
-        return parse_labels(self.block) if self.block else NO_LABELS
+_TURN: Final = 512
+"""Series that are read in one turn: half a millisecond."""
+_MOST_SERIES: Final = 20_000
+"""Of one page. What has more is no engine's page: the names that come later are not read."""
 
 
 class Page(NamedTuple):
-    """What was found: series by wanted name (a name without series is missing), and lines that could not be read."""
+    """What was found: series by wanted name (a name without series is missing), and lines that could not be read.
+
+    The next search of the same `Wanted` may change the lists.
+    """
 
     series: dict[str, list[Series]]
     malformed: int
     truncated: bool
     """The page does not end with a line feed: its last line was not read."""
+    changed: set[str] | None = None
+    """The names whose values differ from those of the page before, where all else is the same; None: unknown."""
 
 
-@lru_cache(maxsize=4096)
-def parse_labels(block: bytes) -> Labels:
-    """Labels between braces: `a="x",b="y"` → {"a": "x", "b": "y"}. Escapes are \\\\, \\" and \\n.
+_Result = TypeVar("_Result")
 
-    Raises ValueError where the block is not a list of labels. The result is shared: read-only.
-    """
-    labels: dict[str, str] = {}
-    at, end = 0, len(block)
-    if not block.strip():
-        return NO_LABELS
+Turns = Generator[None, None, _Result]
+"""Work that yields after each half a millisecond, so that whoever drives it can let others go first."""
+
+
+def in_one_turn(turns: Turns[_Result]) -> _Result:
+    """The result, at once."""
     while True:
-        match = _LABEL.match(block, at)
-        if match is None:
-            raise ValueError(f"label expected at byte {at} of {block[:200]!r}")
-        name, value = match[1].decode(), match[2].decode("utf-8", "replace")
-        labels[_unescape(name[1:-1]) if name.startswith('"') else name] = _unescape(value)
-        at = match.end()
-        if at == end:
-            return MappingProxyType(labels)
-        if block[at] != 0x2C:
-            raise ValueError(f"comma expected at byte {at} of {block[:200]!r}")
-        at += 1
-        if not block[at:].strip():
-            return MappingProxyType(labels)  # a trailing comma is allowed
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _UNESCAPED[match[1]], text) if "\\" in text else text
+        try:
+            next(turns)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
 
 
 class Wanted:
-    """The names one reader wants of pages that come again, with what the last page taught about their places.
+    """The names one reader wants of pages that come again, with what the last pages taught about their places.
 
-    Names are looked for in the order in which the last page had them, so that all of them together cost one pass. A
-    name that a large page did not have costs a pass of its own: it is looked for again on every sixteenth page only.
+    Where a page looks like the one before, its lines are where they were (`page_layout`). Every sixteenth page, and
+    each that looks different, is searched: names in the order in which the last page had them, so that all of them
+    together cost one pass. A name that a large page did not have costs a pass of its own, on these pages only.
     """
 
-    __slots__ = ("_absent", "_count", "_needles")
+    __slots__ = ("_absent", "_count", "_found", "_layout", "_lines", "_needles")
 
     _RECHECK: Final = 16
     _LARGE: Final = 8192
+    _HUGE: Final = 131_072
 
     def __init__(self, names: Iterable[str]) -> None:
         self._needles: list[tuple[str, bytes]] = [(name, b"\n" + name.encode()) for name in dict.fromkeys(names)]
         self._absent: set[str] = set()
         self._count = 0
+        self._found: dict[str, list[Series]] = {}
+        self._layout: Layout | None = None
+        self._lines = 0
+        """Of a small page: as many lines and all wanted ones where they were is the same page."""
 
     def find(self, page: bytes) -> Page:
         """Every series of the wanted names. O(page) in all when names come in page order, O(page) more for each that
         is absent or elsewhere."""
-        # A line feed in front lets the first line be found like any other.
-        text = b"\n" + page
-        end = text.rfind(b"\n") + 1
+        return in_one_turn(self.search(page))
+
+    def search(self, page: bytes) -> Turns[Page]:
+        """As `find`, in turns: yields after each half a millisecond of work, returns the result."""
+        # A line feed in front lets the first line be found like any other; a header need not be found.
+        text = page if page.startswith((b"#", b"\n")) else b"\n" + page
         large = len(page) >= self._LARGE
-        if not large or self._count % self._RECHECK == 0:
-            self._absent.clear()
         self._count += 1
+        if self._layout is not None and (not large or self._count % self._RECHECK) and page.endswith(b"\n"):
+            if large or text.count(b"\n") == self._lines:
+                changed = self._layout.read(text, self._found)
+                if changed is not None:
+                    return Page(self._found, 0, False, changed)
+            self._absent.clear()
+        elif not large or self._count % self._RECHECK == 0:
+            self._absent.clear()
+        return (yield from self._search(page, text, large=large))
+
+    def _search(self, page: bytes, text: bytes, *, large: bool) -> Turns[Page]:
+        end = text.rfind(b"\n") + 1
         found: dict[str, list[Series]] = {}
-        places: list[tuple[int, tuple[str, bytes]]] = []
-        malformed = 0
+        begins: list[tuple[int, tuple[str, bytes]]] = []
+        places: list[Place] = []
+        malformed = turn = 0
         cursor = 0
+        self._layout = None
         for entry in self._needles:
             name, needle = entry
             if name in self._absent:
                 continue
+            if len(page) >= self._HUGE:
+                yield
             start = _find_name(text, needle, cursor, end)
             if start < 0 and cursor:
                 start = _find_name(text, needle, 0, min(cursor + len(needle) + 1, end))
@@ -127,19 +127,30 @@ class Wanted:
                     self._absent.add(name)
                 continue
             start = _first_of_family(text, needle, start, end)
-            places.append((start, entry))
+            begins.append((start, entry))
             series: list[Series] = []
-            malformed += _read_family(text, needle, start, end, series)
+            for bad in _read_family(text, name, needle, start, end, series, places):
+                malformed += bad
+                turn += 1
+                if turn % _TURN == 0:
+                    if turn >= _MOST_SERIES:
+                        break
+                    yield
             cursor = start + 1
             if series:
                 found[name] = series
+            if turn >= _MOST_SERIES:
+                break
         if not found:
             self._absent.clear()  # a page of something else says nothing about the next
-        if any(left[0] > right[0] for left, right in itertools.pairwise(places)):
-            placed = {name for _, (name, _) in places}
+        if any(left[0] > right[0] for left, right in itertools.pairwise(begins)):
+            placed = {name for _, (name, _) in begins}
             missing = [entry for entry in self._needles if entry[0] not in placed]
-            self._needles = [entry for _, entry in sorted(places)] + missing
-        return Page(found, malformed, bool(page) and not page.endswith(b"\n"))
+            self._needles = [entry for _, entry in sorted(begins)] + missing
+        truncated = bool(page) and not page.endswith(b"\n")
+        if not malformed and not truncated and len(places) == turn:
+            self._layout, self._lines, self._found = learn(text, places), text.count(b"\n"), found
+        return Page(found, malformed, truncated)
 
 
 def find(page: bytes, names: Iterable[str]) -> Page:
@@ -165,26 +176,32 @@ def _first_of_family(text: bytes, needle: bytes, start: int, end: int) -> int:
     return _find_name(text, needle, max(0, text.rfind(b"\n# TYPE ", 0, start)), end)
 
 
-def _read_family(text: bytes, needle: bytes, at: int, end: int, series: list[Series]) -> int:
-    """Appends the series from the line at `at` on, to the next family's `# TYPE`; returns how many are malformed."""
+def _read_family(
+    text: bytes, name: str, needle: bytes, at: int, end: int, series: list[Series], places: list[Place]
+) -> Iterator[bool]:
+    """Appends the series from the line at `at` on, to the next family's `# TYPE`, and to `places` where they are if
+    they are simple; tells of each whether it is malformed."""
     size = len(needle)
     simple_line = _SIMPLE_LINE.match
-    malformed = 0
     limit = -1
     while True:
         match = simple_line(text, at + size, end)
         if match is not None:
             block, number, timestamp = match.groups()
             stop = match.end() - 1
+            if timestamp is None:
+                places.append(Place(name, len(series), at, match.start(2), stop))
         else:
             stop = text.index(b"\n", at + size)
             block, number, timestamp = _split_line(text[at + size : stop])
         try:
             series.append(Series(block or b"", float(number), float(timestamp) if timestamp else None))
         except ValueError:
-            malformed += 1
+            yield True
+        else:
+            yield False
         if text.startswith((b"\n# TYPE ", b"\n# HELP "), stop):
-            return malformed
+            return
         if text.startswith(needle, stop, end) and text[stop + size] in b"{ \t":
             at = stop
             continue
@@ -195,7 +212,7 @@ def _read_family(text: bytes, needle: bytes, at: int, end: int, series: list[Ser
                 limit = end
         at = _find_name(text, needle, stop, limit)
         if at < 0:
-            return malformed
+            return
 
 
 def _split_line(line: bytes) -> tuple[bytes, bytes, bytes]:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
-from typing_extensions import override
 
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
-from poolpilot_picker.sources.http_response import Response, ResponseReader
+from poolpilot_picker.sources.http_connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from poolpilot_picker.sources.http_connection import Done, Meter
+    from poolpilot_picker.sources.http_response import Response
 
 _TARGET: Final = re.compile(r"/[!-~]*")
 _KEPT_REQUESTS: Final = 8
@@ -42,8 +45,13 @@ class Client(Protocol):
         """The complete answer, whatever its status. Raises FetchError."""
         ...
 
-    def close(self) -> None:
-        """Drops the connection; a running `get` fails."""
+    def begin(self, target: str, headers: Mapping[str, str], limits: Limits, done: Done) -> bool:
+        """A GET without a task: True if it was sent on the kept connection, whose answer, or why there is none, `done`
+        is told later; False where there is no such connection. Who begins must bound its time with `close`."""
+        ...
+
+    def close(self, error: FetchError | None = None) -> None:
+        """Drops the connection; what runs on it fails, with this error."""
         ...
 
 
@@ -51,14 +59,21 @@ class HttpClient:
     """Client over TCP or TLS. `host` is an address; certificates are checked against `server_name` where given."""
 
     def __init__(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, server_name: str | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._tls = tls
         self._server_name = server_name or host
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._connection: _Connection | None = None
+        self._meter = meter
+        self._connection: Connection | None = None
         self._requests: dict[tuple[object, ...], bytes] = {}
 
     async def get(self, target: str, headers: Mapping[str, str], limits: Limits) -> Response:
@@ -75,41 +90,43 @@ class HttpClient:
             self.close()
             raise
 
-    def close(self) -> None:
+    def begin(self, target: str, headers: Mapping[str, str], limits: Limits, done: Done) -> bool:
+        """A GET on the kept connection, without a task; see `Client`."""
+        kept = self._connection
+        if kept is None or not kept.usable:
+            return False
+        kept.begin(self._request(target, headers), limits.max_bytes, done)
+        return True
+
+    def close(self, error: FetchError | None = None) -> None:
         """Drops the connection; a running `get` fails."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abort()
+            connection.abort(error)
 
     async def _exchange(self, request: bytes, limits: Limits) -> Response:
         kept = self._connection
         if kept is not None and kept.usable:
-            reader = ResponseReader(limits.max_bytes)
             try:
-                return await self._send(kept, request, reader)
+                return await _exchange(kept, request, limits)
             except FetchError as error:
                 # The server may have closed a kept connection while the request was under way (RFC 9112 9.3.1).
-                if error.kind is not ErrorKind.RESET or reader.started:
+                if error.kind is not ErrorKind.RESET or not error.unheard:
                     raise
                 self.close()
         self._connection = await self._connect(limits)
-        return await self._send(self._connection, request, ResponseReader(limits.max_bytes))
+        return await _exchange(self._connection, request, limits)
 
-    async def _send(self, connection: _Connection, request: bytes, reader: ResponseReader) -> Response:
-        response = await connection.exchange(request, reader)
-        if not reader.keep_alive:
-            self.close()
-        return response
-
-    async def _connect(self, limits: Limits) -> _Connection:
+    async def _connect(self, limits: Limits) -> Connection:
         loop = asyncio.get_running_loop()
+        make = partial(Connection, self._meter)
         try:
             async with asyncio.timeout(limits.connect_timeout_ms / 1000.0):
                 if self._tls is None:
-                    _, connection = await loop.create_connection(_Connection, self._host, self._port)
+                    _, connection = await loop.create_connection(make, self._host, self._port)
                 else:
                     _, connection = await loop.create_connection(
-                        _Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
+                        make, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
                     )
         except TimeoutError:
             detail = f"no connection within {limits.connect_timeout_ms:g} ms"
@@ -144,79 +161,16 @@ class HttpClient:
         return request
 
 
-class _Connection(asyncio.Protocol):
-    """One TCP connection; at most one exchange at a time."""
+async def _exchange(connection: Connection, request: bytes, limits: Limits) -> Response:
+    answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._reader: ResponseReader | None = None
-        self._done: asyncio.Future[Response] | None = None
-        self._lost = False
+    def done(outcome: Response | FetchError) -> None:
+        if answered.done():
+            return  # cancelled in the meantime
+        if isinstance(outcome, FetchError):
+            answered.set_exception(outcome)
+        else:
+            answered.set_result(outcome)
 
-    @property
-    def usable(self) -> bool:
-        """Open, and the server has not said that it will close."""
-        return self._transport is not None and not self._lost and not self._transport.is_closing()
-
-    async def exchange(self, request: bytes, reader: ResponseReader) -> Response:
-        """Sends the request and waits for the complete answer."""
-        if self._transport is None or self._lost:
-            raise FetchError(ErrorKind.RESET, "connection closed")
-        self._reader = reader
-        self._done = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        try:
-            return await self._done
-        finally:
-            self._reader = self._done = None
-
-    def abort(self) -> None:
-        """Closes at once."""
-        self._lost = True
-        if self._transport is not None:
-            self._transport.abort()
-        self._fail(FetchError(ErrorKind.RESET, "connection closed"))
-
-    @override
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not derive from asyncio's.
-        self._transport = cast("asyncio.Transport", transport)
-        if self._lost:
-            self._transport.abort()
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        if self._reader is None or self._done is None or self._done.done():
-            self.abort()  # bytes nobody asked for: the connection cannot be trusted any more
-            return
-        try:
-            self._reader.feed(data)
-        except FetchError as error:
-            self._fail(error)
-            self.abort()
-            return
-        if self._reader.response is not None:
-            self._done.set_result(self._reader.response)
-
-    @override
-    def eof_received(self) -> bool:
-        self._lost = True
-        if self._reader is not None and self._done is not None and not self._done.done():
-            try:
-                self._reader.end()
-            except FetchError as error:
-                self._fail(error)
-            else:
-                assert self._reader.response is not None
-                self._done.set_result(self._reader.response)
-        return False
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        detail = "connection reset" if exc is not None else "connection closed before the end of the answer"
-        self._fail(FetchError(ErrorKind.RESET, detail))
-
-    def _fail(self, error: FetchError) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(error)
+    connection.begin(request, limits.max_bytes, done)
+    return await answered

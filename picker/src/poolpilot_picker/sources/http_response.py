@@ -6,14 +6,20 @@ RFC 9112 sections 4 to 7: status line, fields, content-length, chunked, or to th
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 
-_HEAD_LIMIT: Final = 65_536
+HEAD_LIMIT: Final = 65_536
 _LINE_LIMIT: Final = 1_024
+_KEPT_LINE: Final = 128
+"""Longer header lines are not remembered."""
+_MOST_FIELDS: Final = 256
+_MOST_PIECES: Final = 4_096
+"""Interim heads, chunk lines, chunks and trailers of one answer: each costs time of the event loop, however small."""
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*)")
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
@@ -28,16 +34,85 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Head(msgspec.Struct, frozen=True):
+    """Status line and fields of an answer, and what they say of its body."""
+
+    status: int
+    fields: dict[str, str]
+    keep_alive: bool
+    chunked: bool
+    length: int | None
+    """Bytes of the body where that is told; None otherwise: it is chunked, or ends with the connection."""
+
+
+def find_head(buffer: bytes | bytearray, size: int) -> int:
+    """Where the empty line begins that ends the head in the first `size` bytes; −1: not there yet. Raises FetchError
+    (protocol, too_large)."""
+    end = buffer.find(b"\r\n\r\n", 0, size)
+    if end > HEAD_LIMIT or (end < 0 and size > HEAD_LIMIT):
+        raise FetchError(ErrorKind.TOO_LARGE, f"answer's header above {HEAD_LIMIT} bytes")
+    if end < 0 and not b"HTTP/1.".startswith(buffer[: min(size, 7)]):
+        raise FetchError(ErrorKind.PROTOCOL, "not an HTTP/1 answer")
+    return end
+
+
+def parse_head(head: bytes) -> Head:
+    """A head without the empty line at its end. Raises FetchError (protocol)."""
+    first, *lines = head.split(b"\r\n")
+    match = _STATUS.fullmatch(first)
+    if match is None:
+        raise FetchError(ErrorKind.PROTOCOL, f"status line {first[:80]!r}")
+    if len(lines) > _MOST_FIELDS:
+        raise FetchError(ErrorKind.PROTOCOL, f"answer's header of more than {_MOST_FIELDS} lines")
+    status = int(match[2])
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, value = _field(line) if len(line) <= _KEPT_LINE else _field.__wrapped__(line)
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    keep_alive = True
+    if match[1] != b"1" or "connection" in fields:
+        options = {option.strip().lower() for option in fields.get("connection", "").split(",")}
+        keep_alive = ("close" not in options) if match[1] == b"1" else ("keep-alive" in options)
+    coding, length = fields.get("transfer-encoding"), fields.get("content-length")
+    size: int | None = None
+    if status < 200 or status in (204, 304):
+        return Head(status, fields, keep_alive, False, 0)
+    if coding is not None:
+        if coding.lower() != "chunked":
+            raise FetchError(ErrorKind.PROTOCOL, f"transfer-encoding {coding[:80]!r}, only chunked is read")
+        # RFC 9112 6.3: with both, framing is ambiguous, do not reuse.
+        keep_alive = keep_alive and length is None
+    elif length is not None:
+        sizes = {size.strip() for size in length.split(",")} if "," in length else {length}
+        text = sizes.pop()
+        if sizes or not _DIGITS.fullmatch(text.encode("latin-1")):
+            raise FetchError(ErrorKind.PROTOCOL, f"content-length {length[:80]!r}")
+        size = int(text)
+    else:
+        keep_alive = False
+    return Head(status, fields, keep_alive, coding is not None, size)
+
+
+@lru_cache(maxsize=256)
+def _field(line: bytes) -> tuple[str, str]:
+    # Servers send the same lines again and again.
+    field = _FIELD.fullmatch(line)
+    if field is None:
+        raise FetchError(ErrorKind.PROTOCOL, f"header line {line[:80]!r}")
+    return field[1].decode().lower(), field[2].strip().decode("latin-1")
+
+
 class ResponseReader:
     """Takes the bytes of one answer. After `response` is set the reader is done; further bytes are an error."""
 
     __slots__ = (
+        "_answer",
         "_body",
         "_buffer",
-        "_headers",
         "_left",
         "_limit",
         "_mode",
+        "_pieces",
         "_size",
         "keep_alive",
         "response",
@@ -47,10 +122,11 @@ class ResponseReader:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._buffer = bytearray()
-        self._headers: dict[str, str] = {}
+        self._answer: Head | None = None
         self._body: list[bytes] = []
         self._size = 0
         self._left = 0
+        self._pieces = 0
         self._mode = _HEAD
         self.keep_alive = False
         self.response: Response | None = None
@@ -64,7 +140,9 @@ class ResponseReader:
             raise FetchError(ErrorKind.PROTOCOL, "bytes behind the end of the answer")
         self._buffer += data
         while self.response is None and _STEPS[self._mode](self):
-            pass
+            self._pieces += 1
+            if self._pieces > _MOST_PIECES:
+                raise FetchError(ErrorKind.PROTOCOL, f"answer in more than {_MOST_PIECES} pieces")
         if self.response is not None and self._buffer:
             self.keep_alive = False
 
@@ -77,58 +155,26 @@ class ResponseReader:
         self._finish()
 
     def _head(self) -> bool:
-        end = self._buffer.find(b"\r\n\r\n")
+        end = find_head(self._buffer, len(self._buffer))
         if end < 0:
-            if len(self._buffer) > _HEAD_LIMIT:
-                raise FetchError(ErrorKind.TOO_LARGE, f"answer's header above {_HEAD_LIMIT} bytes")
-            if not b"HTTP/1.".startswith(self._buffer[:7]):
-                raise FetchError(ErrorKind.PROTOCOL, "not an HTTP/1 answer")
             return False
-        if end > _HEAD_LIMIT:
-            raise FetchError(ErrorKind.TOO_LARGE, f"answer's header above {_HEAD_LIMIT} bytes")
-        lines = bytes(self._buffer[:end]).split(b"\r\n")
+        head = parse_head(bytes(self._buffer[:end]))
         del self._buffer[: end + 4]
-        match = _STATUS.fullmatch(lines[0])
-        if match is None:
-            raise FetchError(ErrorKind.PROTOCOL, f"status line {lines[0][:80]!r}")
-        status = int(match[2])
-        if status < 200:
+        if head.status < 200:
             return True  # an interim answer: the final one follows
-        fields: dict[str, str] = {}
-        for line in lines[1:]:
-            field = _FIELD.fullmatch(line)
-            if field is None:
-                raise FetchError(ErrorKind.PROTOCOL, f"header line {line[:80]!r}")
-            name, value = field[1].decode().lower(), field[2].strip().decode("latin-1")
-            fields[name] = f"{fields[name]}, {value}" if name in fields else value
-        self._headers = {":status": str(status), **fields}
-        self._frame(status, fields, http11=match[1] == b"1")
-        return True
-
-    def _frame(self, status: int, fields: dict[str, str], *, http11: bool) -> None:
-        options = {option.strip().lower() for option in fields.get("connection", "").split(",")}
-        self.keep_alive = ("close" not in options) if http11 else ("keep-alive" in options)
-        coding = fields.get("transfer-encoding")
-        length = fields.get("content-length")
-        if status in (204, 304):
-            self._finish()
-        elif coding is not None:
-            if coding.lower() != "chunked":
-                raise FetchError(ErrorKind.PROTOCOL, f"transfer-encoding {coding[:80]!r}, only chunked is read")
-            if length is not None:
-                self.keep_alive = False  # RFC 9112 6.3: ambiguous framing, do not reuse
+        self._answer = head
+        self.keep_alive = head.keep_alive
+        if head.chunked:
             self._mode = _CHUNK_SIZE
-        elif length is not None:
-            sizes = {size.strip() for size in length.split(",")}
-            size = sizes.pop()
-            if sizes or not _DIGITS.fullmatch(size.encode("latin-1")):
-                raise FetchError(ErrorKind.PROTOCOL, f"content-length {length[:80]!r}")
-            self._left = int(size)
+        elif head.length is None:
+            self._mode = _UNTIL_CLOSE
+        elif head.length == 0:
+            self._finish()
+        else:
+            self._left = head.length
             self._check(self._left)
             self._mode = _SIZED
-        else:
-            self.keep_alive = False
-            self._mode = _UNTIL_CLOSE
+        return True
 
     def _check(self, size: int) -> None:
         if size > self._limit:
@@ -194,8 +240,8 @@ class ResponseReader:
         return True
 
     def _finish(self) -> None:
-        status = int(self._headers.pop(":status"))
-        self.response = Response(status, self._headers, b"".join(self._body))
+        assert self._answer is not None
+        self.response = Response(self._answer.status, self._answer.fields, b"".join(self._body))
 
 
 _HEAD, _SIZED, _UNTIL_CLOSE, _CHUNK_SIZE, _CHUNK, _TRAILER = range(6)

@@ -12,7 +12,7 @@ from poolpilot_picker.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from poolpilot_picker.sources.exposition import Series
+    from poolpilot_picker.sources.series import Series
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

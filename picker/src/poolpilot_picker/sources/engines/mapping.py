@@ -16,14 +16,18 @@ from typing import Any, Final
 
 import msgspec
 
-from poolpilot_picker.sources.exposition import Page, Series, Wanted
+from poolpilot_picker.sources.exposition import Page, Turns, Wanted, in_one_turn
 from poolpilot_picker.sources.metric_spec import MetricSpec
+from poolpilot_picker.sources.series import Series
 from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 Found = Mapping[str, list[Series]]
 
 _SAME_RANK: Final = (b"pid=", b"tp_rank=", b"pp_rank=", b"moe_ep_rank=", b"priority=")
 _SAME_RANK_LABELS: Final = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
+
+_MOST_RANKS: Final = 512
+"""Series of one family that are told apart by their labels; with more of them, the field is unknown."""
 
 FACTS: Final = ("block_tokens", "kv_capacity_tokens", "prefix_caching", "max_adapters", "max_sequences")
 """Fields that do not change while an engine runs."""
@@ -59,6 +63,32 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(wanted))
 
 
+class _Fields:
+    """The fields of one kind of poll, computed anew only where the page differs from the one before."""
+
+    __slots__ = ("_by_family", "_readings", "_values", "wanted")
+
+    def __init__(self, engine: Engine, everything: bool) -> None:
+        self.wanted = Wanted(engine.families(everything))
+        self._readings = {field: engine.readings[field].compute for field in engine.fields(everything)}
+        self._values: dict[str, Any] = {}
+        self._by_family: dict[str, list[str]] = {}
+        for field in self._readings:
+            for family in engine.readings[field].families:
+                self._by_family.setdefault(family, []).append(field)
+
+    def sample(self, page: Page, taken_ms: float) -> EngineSample:
+        """What the page tells."""
+        readings, series = self._readings, page.series
+        if page.changed is None:
+            self._values = {field: compute(series) for field, compute in readings.items()}
+        else:
+            for family in page.changed:
+                for field in self._by_family[family]:
+                    self._values[field] = readings[field](series)
+        return EngineSample(taken_ms=taken_ms, **self._values)
+
+
 class PageReader:
     """Reads the pages of one endpoint: one engine's names, and the places where that endpoint's pages have them."""
 
@@ -66,16 +96,18 @@ class PageReader:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._often = (engine.fields(False), Wanted(engine.families(False)))
-        self._all = (engine.fields(True), Wanted(engine.families(True)))
+        self._often = _Fields(engine, False)
+        self._all = _Fields(engine, True)
 
     def read(self, body: bytes, taken_ms: float, *, everything: bool = True) -> tuple[EngineSample, Page]:
         """One page → (sample, what was found). `taken_ms`: when the poll began."""
-        fields, wanted = self._all if everything else self._often
-        page = wanted.find(body)
-        readings = self.engine.readings
-        values = {field: readings[field].compute(page.series) for field in fields}
-        return EngineSample(taken_ms=taken_ms, **values), page
+        return in_one_turn(self.steps(body, taken_ms, everything=everything))
+
+    def steps(self, body: bytes, taken_ms: float, *, everything: bool) -> Turns[tuple[EngineSample, Page]]:
+        """As `read`, in turns of about half a millisecond: yields after each, returns the result."""
+        fields = self._all if everything else self._often
+        page = yield from fields.wanted.search(body)
+        return fields.sample(page, taken_ms), page
 
 
 def total(*names: str | MetricSpec) -> Reading:
@@ -87,10 +119,11 @@ def total_except(name: str, label: str, values: Collection[str]) -> Reading:
     """Sum over the series whose label has none of these values."""
 
     def compute(found: Found) -> float | None:
+        all_of_them = found.get(name, ())
+        if len(all_of_them) > _MOST_RANKS:
+            return None
         series = [
-            one
-            for one in found.get(name, ())
-            if (labels := readable(one)) is not None and labels.get(label) not in values
+            one for one in all_of_them if (labels := readable(one)) is not None and labels.get(label) not in values
         ]
         return _sum(series)
 
@@ -255,6 +288,8 @@ def one_per_rank(series: Sequence[Series]) -> list[Series]:
     # Series of one family have the same label names.
     if len(usable) < 2 or not any(mark in usable[0].block for mark in _SAME_RANK):
         return usable
+    if len(usable) > _MOST_RANKS:
+        return []
     labelled = [(one, labels) for one in usable if (labels := readable(one)) is not None]
     # SGLang with priorities: the series with an empty priority is the aggregate of the others.
     if any(labels.get("priority") == "" for _, labels in labelled):

@@ -1,0 +1,205 @@
+"""Telemetry, step 1 of 3 (fetch → find lines → sample): one TCP connection to an engine, one GET at a time.
+
+Answers are received into buffers that all connections share: there are as many as answers under way, not as endpoints.
+An answer whose length is told stays in its buffer until it is whole; others take the longer way of `ResponseReader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from typing_extensions import override
+
+from poolpilot_picker.sources.errors import ErrorKind, FetchError
+from poolpilot_picker.sources.http_response import Head, Response, ResponseReader, find_head, parse_head
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Done = Callable[[Response | FetchError], None]
+
+_BUFFER: Final = 65_536
+_KEPT_BUFFERS: Final = 16
+
+
+class Meter:
+    """Time of the event loop that connections have taken, in seconds: reading, and what is done with answers."""
+
+    __slots__ = ("busy_s",)
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+
+
+class _Buffers:
+    """Buffers of the usual size that nobody uses."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """At least that many bytes, whatever they hold."""
+        if size <= _BUFFER and self._free:
+            return self._free.pop()
+        return bytearray(max(size, _BUFFER))
+
+    def give(self, buffer: bytearray) -> None:
+        """Back for others."""
+        if len(buffer) == _BUFFER and len(self._free) < _KEPT_BUFFERS:
+            self._free.append(buffer)
+
+
+_BUFFERS: Final = _Buffers()
+_NOTHING: Final = bytearray()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection. After `begin`, `done` is called exactly once, with the answer or why there is none."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        self._meter = meter or Meter()
+        self._transport: asyncio.Transport | None = None
+        self._lost = False
+        self._done: Done | None = None
+        self._limit = 0
+        self._buffer = _NOTHING
+        self._unasked = bytearray(1)
+        self._filled = 0
+        self._head: Head | None = None
+        self._body = self._need = 0
+        """Where the body begins, and where the answer ends, once its head is read."""
+        self._reader: ResponseReader | None = None
+        self._heard = False
+        self._began = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Open, idle, and the server has not said that it will close."""
+        return self._transport is not None and not self._lost and not self._transport.is_closing()
+
+    def begin(self, request: bytes, limit: int, done: Done) -> None:
+        """Sends a GET; its answer's body may have `limit` bytes. One at a time."""
+        assert self._done is None, "one exchange at a time"
+        if self._transport is None or self._lost:
+            done(FetchError(ErrorKind.RESET, "connection closed", unheard=True))
+            return
+        self._done, self._limit, self._heard = done, limit, False
+        self._buffer = _BUFFERS.take(_BUFFER)
+        self._filled = 0
+        self._transport.write(request)
+
+    def abort(self, error: FetchError | None = None) -> None:
+        """Closes at once; a running exchange ends with this error."""
+        self._lost = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(error or FetchError(ErrorKind.RESET, "connection closed", unheard=not self._heard))
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        if self._lost:
+            self._transport.abort()
+
+    @override
+    def get_buffer(self, sizehint: int) -> Buffer:
+        self._began = time.monotonic()
+        if self._done is None:
+            return self._unasked
+        return memoryview(self._buffer)[self._filled :]
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._done is None:
+            self.abort()  # bytes nobody asked for: the connection cannot be trusted any more
+            return
+        self._heard = True
+        self._filled += nbytes
+        try:
+            self._received()
+        except FetchError as error:
+            self.abort(error)
+        finally:
+            self._meter.busy_s += time.monotonic() - self._began
+
+    def _received(self) -> None:
+        if self._reader is not None:
+            self._feed(self._reader)
+            return
+        head = self._head
+        if head is None:
+            end = find_head(self._buffer, self._filled)
+            if end < 0:
+                self._room(self._filled + 1)
+                return
+            head = parse_head(bytes(memoryview(self._buffer)[:end]))
+            if head.length is None or head.status < 200:
+                self._reader = ResponseReader(self._limit)
+                self._feed(self._reader)
+                return
+            if head.length > self._limit:
+                raise FetchError(ErrorKind.TOO_LARGE, f"answer above {self._limit} bytes")
+            self._head, self._body, self._need = head, end + 4, end + 4 + head.length
+            self._room(self._need + 1)
+        if self._filled >= self._need:
+            if self._filled > self._need or not head.keep_alive:
+                self._close()
+            body = bytes(memoryview(self._buffer)[self._body : self._need])
+            self._end(Response(head.status, head.fields, body))
+
+    def _feed(self, reader: ResponseReader) -> None:
+        reader.feed(bytes(memoryview(self._buffer)[: self._filled]))
+        self._filled = 0
+        if reader.response is not None:
+            if not reader.keep_alive:
+                self._close()
+            self._end(reader.response)
+
+    def _room(self, size: int) -> None:
+        """Makes the buffer as large as that."""
+        if size > len(self._buffer):
+            larger = bytearray(max(size, 2 * len(self._buffer)))
+            larger[: self._filled] = memoryview(self._buffer)[: self._filled]
+            _BUFFERS.give(self._buffer)
+            self._buffer = larger
+
+    @override
+    def eof_received(self) -> bool:
+        self._lost = True
+        if self._done is not None:
+            if self._reader is None:
+                self._reader = ResponseReader(self._limit)
+                self._reader.feed(bytes(memoryview(self._buffer)[: self._filled]))
+            try:
+                self._reader.end()
+            except FetchError as error:
+                self._end(FetchError(error.kind, error.detail, unheard=not self._heard))
+            else:
+                assert self._reader.response is not None
+                self._end(self._reader.response)
+        return False
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        detail = "connection reset" if exc is not None else "connection closed before the end of the answer"
+        self._end(FetchError(ErrorKind.RESET, detail, unheard=not self._heard))
+
+    def _close(self) -> None:
+        self._lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, outcome: Response | FetchError) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        _BUFFERS.give(self._buffer)
+        self._buffer, self._head, self._reader = _NOTHING, None, None
+        done(outcome)
