@@ -24,5 +24,7 @@ class InterruptedBenchError(BenchError):
     """A signal came; everything started has been stopped and all finished runs are written."""
 
     def __init__(self, number: signal.Signals) -> None:
-        super().__init__(f"interrupted by {number.name}; the runs that were complete are written")
+        super().__init__(
+            f"interrupted by {number.name}; everything it started has been stopped, complete runs are written"
+        )
         self.exit_code = 128 + number

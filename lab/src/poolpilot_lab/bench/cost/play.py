@@ -50,7 +50,7 @@ class Play:
 
     async def run(self) -> None:
         """All of it. Everything started is stopped on the way out, whatever happened."""
-        program = await tools.built()
+        program = await tools.built(self._note)
         # This process is in nobody's way, least of all in the picker's.
         os.sched_setaffinity(0, self._cores.others)
         stage = Stage(program, self._cores, self._choice, self._folder, self._note)

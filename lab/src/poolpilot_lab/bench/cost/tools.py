@@ -2,68 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import os
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import aiohttp
 import msgspec
 
+from poolpilot_lab import gotools
 from poolpilot_lab.bench.cost.errors import BenchError, UsageError
 from poolpilot_lab.bench.cost.pages import MODELS, metrics_page, model_list
 from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
 SOURCE: Final = Path(__file__).parent / "tools"
-_BUILD_S: Final = 600.0
 _PER_NET: Final = 250
 _T = TypeVar("_T")
 
 
-def cache_folder() -> Path:
-    """For programs that are built on demand."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "poolpilot" / "bench"
-
-
-async def built() -> Path:
-    """The program, built if this version of its source is not in the cache; UsageError where there is no Go."""
-    digest = hashlib.sha256(sys.platform.encode())
-    for file in sorted(SOURCE.iterdir()):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    program = cache_folder() / f"cost-tools-{digest.hexdigest()[:16]}"
-    if program.exists():
-        return program
-    go = shutil.which("go")
-    if go is None:
-        raise UsageError(
-            "go: the stand-in servers and the load generator are built with Go 1.22 or newer; none on PATH"
-        )
-    program.parent.mkdir(parents=True, exist_ok=True)
-    # Two benches at once: the last one to finish wins.
-    fresh = program.with_name(f"{program.name}.{os.getpid()}")
-    process = await asyncio.create_subprocess_exec(
-        go, "build", "-trimpath", "-buildvcs=false", "-o", str(fresh), ".",
-        cwd=SOURCE,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+async def built(say: Callable[[str], None] | None = None) -> Path:
+    """The program; UsageError where there is no Go, BuildFailedError where Go fails. `say` hears of builds."""
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), _BUILD_S)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode != 0:
-        raise BenchError(f"go build of {SOURCE} failed:\n{said.decode('utf-8', 'replace')}")
-    fresh.replace(program)
-    return program
+        return await gotools.built(gotools.GoProgram(SOURCE), say)
+    except gotools.BuildFailedError:
+        raise
+    except gotools.NotAvailable as missing:
+        raise UsageError(f"stand-in servers and load generator: {missing.reason}") from missing
 
 
 def addresses(count: int, port: int) -> list[str]:

@@ -1,0 +1,179 @@
+"""The Go programs of the cost bench by themselves: what the servers tell, and that the clients hide nothing."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from poolpilot_lab.bench.cost import tools
+from poolpilot_lab.bench.cost.pages import BASE_MODEL
+from poolpilot_lab.processes import free_ports
+from poolpilot_picker.sources.http import HttpClient, Limits
+
+pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="no Go compiler on the path")
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return asyncio.run(tools.built())
+
+
+@pytest.fixture
+async def generator(program: Path, tmp_path: Path) -> AsyncIterator[tools.Generator]:
+    async with tools.Generator(program, tmp_path) as one:
+        yield one
+
+
+async def get(address: str, path: str) -> bytes:
+    host, _, port = address.partition(":")
+    client = HttpClient(host, int(port))
+    try:
+        answer = await client.get(path, {}, Limits())
+        assert answer.status == 200
+        return answer.body
+    finally:
+        client.close()
+
+
+def values(page: bytes) -> dict[str, float]:
+    lines = [line for line in page.decode().splitlines() if line and not line.startswith("#")]
+    return {line.split("{")[0].split(" ")[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+async def test_the_servers_tell_what_an_engine_tells(program: Path, tmp_path: Path) -> None:
+    [port] = free_ports(1, "127.0.1.1")
+    where = tools.addresses(3, port)
+    assert where == [f"127.0.1.{number}:{port}" for number in (1, 2, 3)]
+    async with tools.Servers(program, where, tmp_path, selects=True) as servers:
+        whole = await get(where[0], "/metrics")
+        assert 50_000 < len(whole) < 60_000
+        assert len(values(whole)) > 100
+        gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+        query = "&".join(f"name[]={name}" for name in gauges)
+        first, second = [values(await get(where[1], f"/metrics/?{query}")) for _ in range(2)]
+        assert set(first) == set(gauges)
+        assert first["vllm:num_requests_running"] == 0
+        assert first["vllm:kv_cache_usage_perc"] != second["vllm:kv_cache_usage_perc"], "gauges move"
+        assert BASE_MODEL.encode() in await get(where[2], "/v1/models")
+        counts = await servers.counts()
+        assert (counts.pages, counts.models, counts.requests) == (3, 1, 0)
+        assert counts.page_bytes > len(whole)
+
+
+async def test_servers_that_cannot_select_send_everything(program: Path, tmp_path: Path) -> None:
+    [port] = free_ports(1, "127.0.1.1")
+    async with tools.Servers(program, tools.addresses(1, port), tmp_path, selects=False):
+        page = await get(f"127.0.1.1:{port}", "/metrics/?name[]=vllm:num_requests_running")
+    assert len(page) > 50_000
+
+
+async def test_streams_and_whole_answers(generator: tools.Generator, program: Path, tmp_path: Path) -> None:
+    [port] = free_ports(1, "127.0.1.1")
+    [where] = tools.addresses(1, port)
+    async with tools.Servers(program, [where], tmp_path / "s", selects=True) as servers:
+        await servers.shape(chunks=7, interval_ms=1.0)
+        spec = tools.LoadSpec(target=where, concurrency=3, requests=12, prompt=tools.Prompt(bytes=900, stream=True))
+        streamed = await generator.run(spec)
+        # Seven chunks and [DONE].
+        assert (streamed.count, streamed.errors, streamed.chunks) == (12, 0, 12 * 8)
+        whole = await generator.run(
+            tools.LoadSpec(target=where, concurrency=2, requests=10, prompt=tools.Prompt(bytes=900_000))
+        )
+        assert (whole.count, whole.errors, whole.chunks, whole.connections) == (10, 0, 0, 2)
+        assert (await servers.counts()).requests == 22
+
+
+async def served(handler: Handler) -> tuple[asyncio.Server, str]:
+    server = await asyncio.start_server(handler, "127.0.0.1", 0)
+    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+
+async def body_of(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return await reader.readexactly(int(length.split(b":")[1]))
+
+
+async def test_arrivals_do_not_wait_for_answers(generator: tools.Generator) -> None:
+    """An open loop: nobody is answered before twenty have asked. A closed one would never get there."""
+    asked = 0
+    enough = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        await body_of(reader)
+        asked += 1
+        if asked == 20:
+            enough.set()
+        await enough.wait()
+        writer.write(OK)
+
+    server, where = await served(handler)
+    spec = tools.LoadSpec(target=where, rate=400.0, requests=20, limit_s=20.0, prompt=tools.Prompt(bytes=300))
+    result = await generator.run(spec)
+    server.close()
+    assert (result.count, result.errors, result.connections) == (20, 0, 20)
+    # The first has waited for all the others: that is in its latency, which counts from when it was due.
+    assert result.latency_ms.max >= result.latency_ms.p50 > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy", "status 503: busy"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\ndata: 1\n\r\n0\r\n\r\n", "without its end"),
+        (b"SSH-2.0-server\r\n", "no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", "EOF"),
+        (b"", "EOF"),
+    ],
+)
+async def test_what_is_no_whole_answer_is_an_error(generator: tools.Generator, answer: bytes, reason: str) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await body_of(reader)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server, where = await served(handler)
+    spec = tools.LoadSpec(target=where, concurrency=1, requests=3, limit_s=20.0, prompt=tools.Prompt(bytes=300))
+    result = await generator.run(spec)
+    server.close()
+    assert (result.count, result.errors) == (0, 3)
+    [said] = result.reasons
+    assert reason in said
+
+
+async def test_prompts_are_new_or_share_their_beginning(generator: tools.Generator) -> None:
+    bodies: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not reader.at_eof():
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                bodies.append(await body_of(reader))
+                writer.write(OK)
+
+    server, where = await served(handler)
+    for prompt in (
+        tools.Prompt(bytes=1_000),
+        tools.Prompt(bytes=1_000, prefixes=2, prefix_share=0.5, models=("m-1", "m-2")),
+    ):
+        await generator.run(tools.LoadSpec(target=where, concurrency=1, requests=12, limit_s=20.0, prompt=prompt))
+    server.close()
+    assert [len(body) for body in bodies] == [1_000] * 24
+    starts = [body.partition(b'"content":"')[2][:400] for body in bodies]
+    assert len(set(starts[:12])) == 12
+    assert len(set(starts[12:])) == 2
+    assert {body[:16] for body in bodies[12:]} == {b'{"model":"m-1","', b'{"model":"m-2","'}
+
+
+async def test_a_spec_without_bounds_is_refused(generator: tools.Generator) -> None:
+    with pytest.raises(tools.BenchError, match="neither seconds nor requests bound the run"):
+        await generator.run(tools.LoadSpec(target="127.0.0.1:9", concurrency=1, prompt=tools.Prompt(bytes=300)))
