@@ -76,7 +76,10 @@ class Client:
         finally:
             fleet.open -= 1
 
-    def close(self):
+    def begin(self, target, headers, limits, done):
+        return False  # as a client without a kept connection
+
+    def close(self, error=None):
         pass
 
 

@@ -47,14 +47,28 @@ class Cadence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan:
-    """Due time of one kind of read of one endpoint. Pauses count from the begin of the read before."""
+    """Due time of one kind of read of one endpoint.
 
-    __slots__ = ("_no_later", "_rng", "cadence", "due_ms", "failing_since_ms", "failures", "queued", "running")
+    Pauses count from when the read before was due: that it began a little later does not add up. One that began much
+    later (the picker had other things to do) is not made up for.
+    """
+
+    __slots__ = (
+        "_no_later",
+        "_rng",
+        "_was_due_ms",
+        "cadence",
+        "due_ms",
+        "failing_since_ms",
+        "failures",
+        "queued",
+        "running",
+    )
 
     def __init__(self, cadence: Cadence, now: float, rng: random.Random) -> None:
         self.cadence = cadence
         self._rng = rng
-        self.due_ms = now
+        self.due_ms = self._was_due_ms = now
         self.running = False
         self.failures = 0
         self.failing_since_ms: float | None = None
@@ -65,13 +79,15 @@ class Plan:
     def begin(self) -> None:
         """A read begins; `succeeded` or `failed` ends it."""
         self.running = True
+        self._was_due_ms = self.due_ms
         self._no_later = math.inf
 
     def succeeded(self, began: float, pause_ms: float) -> None:
         """The read that began then was good: the next one is due after the pause."""
         self.failures = 0
         self.failing_since_ms = None
-        self._end(min(began + self._vary(pause_ms), self._no_later))
+        pause_ms = self._vary(pause_ms)
+        self._end(min(max(self._was_due_ms, began - pause_ms) + pause_ms, self._no_later))
 
     def failed(self, began: float, now: float) -> float:
         """The read failed: back off, bounded. Returns since when reads fail."""

@@ -26,6 +26,11 @@ class TelemetryStats(msgspec.Struct):
     polls: int = 0
     samples: int = 0
     restarts: int = 0
+    busy_s: float = 0.0
+    """Time of the event loop that reading has taken."""
+    overdue_ms: float = 0.0
+    """How long the read that waits longest is due: more than a few ms says that endpoints are read less often than
+    they should be."""
     endpoints: dict[str, EndpointHealth] = {}
 
     def error(self, kind: ErrorKind) -> None:

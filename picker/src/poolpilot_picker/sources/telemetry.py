@@ -2,6 +2,10 @@
 
 Endpoints with work are read every `fast_ms`, idle ones every `slow_ms`; an idle one that our ledger books on is read
 soon. Endpoints whose last read failed have a lane of their own, so that however many hang, the others are read on time.
+
+One scheduler starts all reads, a few at a time, and ends those that take too long; most reads have neither a task nor a
+timer. Requests come first: reading takes a share of the event loop's time and no more. Where that is not enough for all
+endpoints at their pace, all are read less often, whoever waits longest first.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.sources.engines import BUILTIN, Engine, engine_named
 from poolpilot_picker.sources.errors import ErrorKind
 from poolpilot_picker.sources.http import Client, HttpClient
+from poolpilot_picker.sources.http_connection import Meter
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
 from poolpilot_picker.sources.watch import EndpointWatch, Settings, Surroundings, TelemetrySink
 
@@ -30,7 +35,14 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-_TICK_MS: Final = 20.0
+_LONGEST_REST_MS: Final = 20.0
+_SHORTEST_REST_MS: Final = 2.0
+_BURST: Final = 16
+"""Reads started in one turn: a quarter of a millisecond."""
+_SWEEP: Final = 128
+"""Endpoints whose account is looked at in one turn."""
+_SAVED_MS: Final = 5.0
+"""Time of the event loop that was not used and may be used later."""
 
 
 def monotonic_ms() -> float:
@@ -71,6 +83,7 @@ class TelemetrySource:
     ) -> None:
         settings = settings or Settings()
         self.stats = TelemetryStats()
+        self.meter = Meter()
         self._sink = sink
         self._engines = engines
         self._in_flight = in_flight
@@ -80,7 +93,7 @@ class TelemetrySource:
             now=now,
             settings=settings,
             stats=self.stats,
-            connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls)),
+            connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls, meter=self.meter)),
             token=token,
             rng=rng or random.Random(),
         )
@@ -90,7 +103,13 @@ class TelemetrySource:
         self._suspect = _Lane(suspect_concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = itertools.count()
-        self._swept_ms = now()
+        self._polls: dict[EndpointWatch, tuple[float, _Lane]] = {}
+        """Reads without a task: when their time is used up, and the lane they are in."""
+        self._share = settings.share
+        self._allowance_ms = _SAVED_MS
+        self._spent_ms = 0.0
+        self._swept_ms = self._accounted_ms = now()
+        self._unswept: list[EndpointWatch] = []
 
     def update(self, endpoints: Iterable[EndpointSpec]) -> None:
         """Makes the watched set equal to `endpoints`. One that is the same keeps its connection and history."""
@@ -136,7 +155,7 @@ class TelemetrySource:
         try:
             while True:
                 self.start_due()
-                await asyncio.sleep(_TICK_MS / 1000.0)
+                await asyncio.sleep(self._rest_ms() / 1000.0)
         finally:
             await self.close()
 
@@ -149,21 +168,59 @@ class TelemetrySource:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def start_due(self) -> int:
-        """Starts the reads that are due now and for which there is room; returns how many."""
+        """Starts the reads that are due now, as many as one turn may and the share of time allows; returns how many."""
         now = self._now()
-        if now - self._swept_ms >= self._around.settings.cadence.fast_ms:
-            self._swept_ms = now
-            self._sweep(now)
-        return self._start_lane(self._suspect, now) + self._start_lane(self._good, now)
+        self._give_up(now)
+        self._sweep(now)
+        started = 0
+        if self._allowed(now):
+            started = self._start_lane(self._suspect, now, _BURST)
+            started += self._start_lane(self._good, now, _BURST - started)
+            self.meter.busy_s += (self._now() - now) / 1000.0
+        due = self._good.due
+        self.stats.overdue_ms = max(0.0, now - due[0][0]) if due else 0.0
+        self.stats.busy_s = self.meter.busy_s
+        return started
+
+    def _rest_ms(self) -> float:
+        """Until there is something to start again."""
+        now = self._now()
+        rest = _LONGEST_REST_MS
+        for lane in (self._good, self._suspect):
+            if lane.due and lane.running < lane.limit:
+                rest = min(rest, lane.due[0][0] - now)
+        if self._allowance_ms <= 0.0:
+            rest = max(rest, -self._allowance_ms / self._share)
+        return min(max(rest, _SHORTEST_REST_MS), _LONGEST_REST_MS)
+
+    def _allowed(self, now: float) -> bool:
+        """There is time left of our share."""
+        spent = self.meter.busy_s * 1000.0
+        self._allowance_ms += (now - self._accounted_ms) * self._share - (spent - self._spent_ms)
+        self._allowance_ms = min(self._allowance_ms, _SAVED_MS)
+        self._accounted_ms, self._spent_ms = now, spent
+        return self._allowance_ms > 0.0
+
+    def _give_up(self, now: float) -> None:
+        """Ends the polls whose time is used up; they are in the order in which they began."""
+        while self._polls:
+            watch, (deadline, _) = next(iter(self._polls.items()))
+            if deadline > now:
+                return
+            watch.give_up()
 
     def _sweep(self, now: float) -> None:
         """Idle endpoints that got work since their last read are read now."""
-        soon = now + self._around.settings.cadence.fast_ms
-        for watch in self._watches.values():
+        fast = self._around.settings.cadence.fast_ms
+        if not self._unswept and now - self._swept_ms >= fast:
+            self._swept_ms = now
+            self._unswept = list(self._watches.values())
+        for watch in self._unswept[-_SWEEP:]:
             plan = watch.metrics_plan
-            if plan.due_ms > soon and not plan.running and self._in_flight(watch.spec) > 0:
+            if plan.due_ms > now + fast and not plan.running and self._in_flight(watch.spec) > 0 and not watch.closed:
                 plan.hasten(now)
                 self._push(watch, plan)
+        del self._unswept[-_SWEEP:]
 
     def _push(self, watch: EndpointWatch, plan: Plan) -> None:
         """Queues a read at its due time, in the lane it belongs to; an entry with another time or lane becomes void."""
@@ -174,9 +231,9 @@ class TelemetrySource:
         lane = self._good if place[1] else self._suspect
         heapq.heappush(lane.due, (plan.due_ms, next(self._sequence), watch, plan))
 
-    def _start_lane(self, lane: _Lane, now: float) -> int:
+    def _start_lane(self, lane: _Lane, now: float, most: int) -> int:
         started = 0
-        while lane.due and lane.due[0][0] <= now and lane.running < lane.limit:
+        while lane.due and lane.due[0][0] <= now and lane.running < lane.limit and started < most:
             due, _, watch, plan = heapq.heappop(lane.due)
             if watch.closed or plan.running or plan.queued != (due, lane is self._good):
                 continue
@@ -184,10 +241,28 @@ class TelemetrySource:
             plan.begin()
             lane.running += 1
             started += 1
-            task = asyncio.get_running_loop().create_task(self._read(watch, plan, lane))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            if plan is watch.metrics_plan:
+                self.stats.polls += 1
+                if lane is self._good:
+                    self._polls[watch] = (now + self._around.settings.limits.timeout_ms, lane)
+                    if watch.poll(self._in_flight(watch.spec), self._polled):
+                        continue
+                    del self._polls[watch]
+            self._spawn(watch, plan, lane)
         return started
+
+    def _polled(self, watch: EndpointWatch, again: bool) -> None:
+        """A poll has ended, or needs a task to be completed."""
+        _, lane = self._polls.pop(watch)
+        if again:
+            self._spawn(watch, watch.metrics_plan, lane)
+        else:
+            self._ended(watch, lane)
+
+    def _spawn(self, watch: EndpointWatch, plan: Plan, lane: _Lane) -> None:
+        task = asyncio.get_running_loop().create_task(self._read(watch, plan, lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _read(self, watch: EndpointWatch, plan: Plan, lane: _Lane) -> None:
         began = self._now()
@@ -197,14 +272,14 @@ class TelemetrySource:
             else:
                 await watch.read_models()
         except Exception:
-            # A fault of ours or of the sink costs this one read.
-            log.exception("reading %s", watch.spec.address)
-            self.stats.error(ErrorKind.INTERNAL)
-            plan.failed(began, self._now())
+            watch.fault(plan, began)
         finally:
-            lane.running -= 1
-            if not watch.closed:
-                # One read may hasten the other of its endpoint, or change how far it is trusted.
-                for each in (watch.metrics_plan, watch.models_plan):
-                    if each is not None:
-                        self._push(watch, each)
+            self._ended(watch, lane)
+
+    def _ended(self, watch: EndpointWatch, lane: _Lane) -> None:
+        lane.running -= 1
+        if not watch.closed:
+            # One read may hasten the other of its endpoint, or change how far it is trusted.
+            for each in (watch.metrics_plan, watch.models_plan):
+                if each is not None:
+                    self._push(watch, each)

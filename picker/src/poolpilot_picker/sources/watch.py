@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,7 +23,9 @@ from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
 
 if TYPE_CHECKING:
-    from poolpilot_picker.sources.exposition import Page
+    from collections.abc import Mapping
+
+    from poolpilot_picker.sources.exposition import Page, Turns
     from poolpilot_picker.sources.http_response import Response
     from poolpilot_picker.state.endpoints import EndpointSpec
     from poolpilot_picker.state.samples import EngineSample, ServedModels
@@ -38,6 +41,7 @@ _CORE: Final = ("running", "waiting", "kv_usage")
 _NOT_SELECTIVE: Final = frozenset(
     {ErrorKind.NOT_FOUND, ErrorKind.REDIRECT, ErrorKind.HTTP_STATUS, ErrorKind.CONTENT, ErrorKind.NO_FAMILIES}
 )
+_Result = TypeVar("_Result")
 _UNKNOWN_MODELS: Final = frozenset(
     {ErrorKind.UNAUTHORIZED, ErrorKind.NOT_FOUND, ErrorKind.REDIRECT, ErrorKind.CONTENT, ErrorKind.TOO_LARGE}
 )
@@ -69,8 +73,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Instead of the engine's own path of its metrics page."""
     port: int | None = None
     """Instead of the endpoint's port, for metrics only; an endpoint's label `poolpilot.dev/metrics-port` goes first."""
+    share: float = 0.25
+    """Of the event loop's time, what reading may take; with more to read, endpoints are read less often."""
     tls: ssl.SSLContext | None = None
     """Given: metrics and models are read over HTTPS."""
+
+
+class _Pending(NamedTuple):
+    """A page whose reading goes on elsewhere."""
+
+    turns: Turns[tuple[EngineSample, Page]]
+    began: float
+    everything: bool
+
+
+class _Poll(NamedTuple):
+    """A read that is under way without a task."""
+
+    began: float
+    everything: bool
+    in_flight: float
+    ended: Callable[[EndpointWatch, bool], None]
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -86,7 +109,11 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class EndpointWatch:
-    """Reads one endpoint. `read_metrics` and `read_models` may run beside each other, each not beside itself."""
+    """Reads one endpoint. `read_metrics` and `read_models` may run beside each other, each not beside itself.
+
+    `poll` is the short way of `read_metrics`, for what nearly every poll is: a page like the last one, over the kept
+    connection. It needs neither a task nor a timer of its own.
+    """
 
     def __init__(self, spec: EndpointSpec, engine: Engine, around: Surroundings) -> None:
         now = around.now()
@@ -110,6 +137,15 @@ class EndpointWatch:
         ]
         self._everything_due = now
         self._last: EngineSample | None = None
+        self._kept_fields = [
+            field for field in (*FACTS, "started_unix_s", "resident_adapters") if field in engine.rarely
+        ]
+        """Told by the polls that ask for everything only."""
+        self._missing = 0
+        self._good_type: str | None = None
+        self._poll: _Poll | None = None
+        self._pending: _Pending | None = None
+        self._plain_headers = {"Accept": _ACCEPT_TEXT}
         self._restart = RestartDetector()
         self._models: ServedModels | None = None
         self._models_told = False
@@ -130,19 +166,86 @@ class EndpointWatch:
             plan is self.metrics_plan or (self._last is not None and self.metrics_plan.failures == 0)
         )
 
+    def poll(self, in_flight: float, ended: Callable[[EndpointWatch, bool], None]) -> bool:
+        """Begins a poll; False if it must be `read_metrics`, for there is no connection.
+
+        `ended(self, again)` is called when it has ended, at the latest by `give_up`; `again`: it needs `read_metrics`
+        to be completed.
+        """
+        began = self._around.now()
+        everything = self._wants_everything(began)
+        target = self._selective[everything] if began >= self._selective_from else self._path
+        self._poll = _Poll(began, everything, in_flight, ended)
+        if self._client.begin(target, self._headers(), self._around.settings.limits, self._answered):
+            return True
+        self._poll = None
+        return False
+
+    def give_up(self) -> None:
+        """The poll has used up its time."""
+        detail = f"no complete answer within {self._around.settings.limits.timeout_ms:g} ms"
+        self._client.close(FetchError(ErrorKind.TIMEOUT, detail))
+
+    def _answered(self, outcome: Response | FetchError) -> None:
+        poll, self._poll = self._poll, None
+        assert poll is not None
+        again = False
+        try:
+            again = not self.closed and not self._took(outcome, poll)
+        except Exception:
+            self.fault(self.metrics_plan, poll.began)
+        poll.ended(self, again)
+
+    def _took(self, outcome: Response | FetchError, poll: _Poll) -> bool:
+        """Takes the answer if it is a plain one."""
+        began, everything = poll.began, poll.everything
+        if isinstance(outcome, FetchError):
+            if outcome.unheard and outcome.kind is ErrorKind.RESET:
+                return False  # the server has closed the kept connection in the meantime
+            self._failed(self.metrics_plan, began, outcome)
+            return True
+        if outcome.status != 200:
+            return False
+        turns = self._read(outcome, began, everything)
+        try:
+            next(turns)
+        except StopIteration as end:
+            sample, page = end.value
+            self._succeeded(sample, page, began, everything, poll.in_flight)
+            return True
+        except FetchError:
+            return False
+        self._pending = _Pending(turns, began, everything)
+        return False
+
+    def fault(self, plan: Plan, began: float) -> None:
+        """A fault of ours or of the sink costs this one read."""
+        log.exception("reading %s", self.spec.address)
+        self._around.stats.error(ErrorKind.INTERNAL)
+        plan.failed(began, self._around.now())
+
     async def read_metrics(self, in_flight: float) -> None:
         """One poll, and the plan for the next. `in_flight`: what our ledger has on this endpoint."""
-        around, plan = self._around, self.metrics_plan
-        began = around.now()
-        everything = self._last is None or plan.failures > 0 or began >= self._everything_due
-        around.stats.polls += 1
+        pending, self._pending = self._pending, None
+        began = self._around.now()
+        everything = self._wants_everything(began)
         try:
-            sample, page = await self._fetch_page(began, everything)
+            if pending is not None:
+                began, everything = pending.began, pending.everything
+                sample, page = await self._in_turns(pending.turns)
+            else:
+                sample, page = await self._fetch_page(began, everything)
         except FetchError as error:
-            self._failed(plan, began, error)
+            self._failed(self.metrics_plan, began, error)
             return
-        if self.closed:
-            return
+        if not self.closed:
+            self._succeeded(sample, page, began, everything, in_flight)
+
+    def _wants_everything(self, now: float) -> bool:
+        return self._last is None or self.metrics_plan.failures > 0 or now >= self._everything_due
+
+    def _succeeded(self, sample: EngineSample, page: Page, began: float, everything: bool, in_flight: float) -> None:
+        around, plan, health = self._around, self.metrics_plan, self.health
         recovered = plan.failures > 0
         plan.succeeded(began, self._pause(sample, in_flight))
         if everything:
@@ -152,7 +255,7 @@ class EndpointWatch:
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
         self._remark(page)
-        self.health.last_success_ms, self.health.failing_since_ms, self.health.reason = began, None, None
+        health.last_success_ms, health.failing_since_ms, health.reason = began, None, None
         around.stats.samples += 1
         self._deliver(sample, page, everything)
 
@@ -204,12 +307,15 @@ class EndpointWatch:
 
     def _remark(self, page: Page) -> None:
         stats = self._around.stats
-        stats.remark("malformed_line", page.malformed)
-        stats.remark("truncated", int(page.truncated))
-        for field in _CORE:
-            reading = self._engine.readings.get(field)
-            if reading is not None and not any(family in page.series for family in reading.families):
-                stats.remark("missing_family")
+        if page.changed is None:
+            stats.remark("malformed_line", page.malformed)
+            stats.remark("truncated", int(page.truncated))
+            self._missing = sum(
+                not any(family in page.series for family in reading.families)
+                for field in _CORE
+                if (reading := self._engine.readings.get(field)) is not None
+            )
+        stats.remark("missing_family", self._missing)
 
     def _deliver(self, sample: EngineSample, page: Page, everything: bool) -> None:
         """Hands on the sample, with facts of an earlier one where this poll did not ask for them."""
@@ -230,10 +336,9 @@ class EndpointWatch:
             self._models_told = False
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
-        if last is not None:
-            for field in (*FACTS, "started_unix_s", "resident_adapters"):
-                if not everything and field in self._engine.rarely and getattr(sample, field) is None:
-                    setattr(sample, field, getattr(last, field))
+        if last is not None and not everything:
+            for field in self._kept_fields:
+                setattr(sample, field, getattr(last, field))
         self._last = sample
         around.sink.on_sample(self.spec, sample)
 
@@ -259,13 +364,34 @@ class EndpointWatch:
             if response.status == 200 and target == self._path:
                 self._path = moved
         _check_status(response)
-        content_type = response.headers.get("content-type", "text/plain").split(";")[0].strip().lower()
-        if content_type == "text/html" or not content_type.startswith(("text/", "application/openmetrics-text")):
-            raise FetchError(ErrorKind.CONTENT, f"content-type {content_type[:80]!r} is not a metrics page")
-        sample, page = self._reader.read(response.body, began, everything=everything)
+        return await self._in_turns(self._read(response, began, everything))
+
+    def _read(self, response: Response, began: float, everything: bool) -> Turns[tuple[EngineSample, Page]]:
+        """What the page of a good answer tells, in turns. Raises FetchError."""
+        content_type = response.headers.get("content-type", "text/plain")
+        if content_type != self._good_type:
+            plain = content_type.split(";")[0].strip().lower()
+            if plain == "text/html" or not plain.startswith(("text/", "application/openmetrics-text")):
+                raise FetchError(ErrorKind.CONTENT, f"content-type {plain[:80]!r} is not a metrics page")
+            self._good_type = content_type
+        sample, page = yield from self._reader.steps(response.body, began, everything=everything)
         if not page.series or (self._core and self._core.isdisjoint(page.series)):
             raise FetchError(ErrorKind.NO_FAMILIES, f"none of the families of engine {self._engine.name} on the page")
         return sample, page
+
+    async def _in_turns(self, turns: Turns[_Result]) -> _Result:
+        """Drives work that takes long, letting others go first after each turn."""
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                result: _Result = end.value
+                return result
+            await asyncio.sleep(0)
+
+    def _headers(self) -> Mapping[str, str]:
+        token = self._around.token
+        return self._plain_headers if token is None else {**self._plain_headers, "Authorization": token.header()}
 
     async def _get(self, client: Client, target: str, accept: str, limits: Limits) -> Response:
         token = self._around.token
