@@ -25,6 +25,25 @@ START = 1_000_000.0
 BLOCK = 64
 
 
+class Failing:
+    """Stands before an object and raises when one of its methods is called; a compiled object cannot be patched."""
+
+    def __init__(self, whole: object, method: str, error: Exception) -> None:
+        self._whole, self._method, self._error = whole, method, error
+
+    def __getattr__(self, name: str) -> object:
+        if name != self._method:
+            return getattr(self._whole, name)
+
+        def fail(*_: object, **__: object) -> None:
+            raise self._error
+
+        return fail
+
+    def __len__(self) -> int:
+        return len(self._whole)  # type: ignore[arg-type]
+
+
 def spec(index: int, *, uid: str = "", port: int = 8000, **labels: str) -> EndpointSpec:
     """Endpoint 10.0.0.(index + 1)."""
     return EndpointSpec(host=f"10.0.0.{index + 1}", port=port, uid=uid, labels=labels)

@@ -7,6 +7,7 @@ import logging
 import msgspec
 import pytest
 
+from core_pools import Failing
 from exchange_desk import (
     ADDRESSES,
     BUFFERED,
@@ -217,11 +218,8 @@ def test_a_fault_in_choosing_respects_the_subset() -> None:
 
 def test_a_fault_after_booking_does_not_book_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(BUFFERED)
-
-    def broken(*_: object) -> None:
-        raise IndexError("prefix index")
-
-    monkeypatch.setattr(desk.pool.prefixes, "insert", broken)
+    failing = Failing(desk.pool.prefixes, "insert", IndexError("prefix index"))
+    monkeypatch.setattr(desk.pool, "prefixes", failing)
     desk.headers()
     desk.body(chat())
     assert sum(desk.in_flight().values()) == 1

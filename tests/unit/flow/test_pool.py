@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core_pools import START, chosen, feed, feed_all, make_pool, request, spec
+from core_pools import START, Failing, chosen, feed, feed_all, make_pool, request, spec
 from poolpilot_picker.errors import NoEndpoints
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import LOST_AFTER_MS
@@ -83,12 +83,8 @@ def test_a_fault_while_booking_leaves_nothing_booked(part, monkeypatch):
     for endpoint in pool.table:
         pool.apply_served_models(endpoint, ServedModels(base=("base",), adapters={"sql": "base"}))
     owner, name = part.split(".")
-
-    def broken(*_args, **_more):
-        raise ZeroDivisionError(part)
-
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(pool, owner), name, broken)
+        patch.setattr(pool, owner, Failing(getattr(pool, owner), name, ZeroDivisionError(part)))
         with pytest.raises(ZeroDivisionError):
             pool.place(request(model="sql"), START)
     assert set(in_flight(pool).values()) == {0}

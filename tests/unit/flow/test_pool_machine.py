@@ -106,7 +106,7 @@ class PoolMachine(RuleBasedStateMachine):
         for name in set(COLUMNS) - OF_THE_PROFILE:
             value, start = getattr(self.table, name)[slot], COLUMNS[name][0]
             assert value == start or (math.isnan(value) and math.isnan(start)), name
-        assert pool.prefixes.tokens()[slot] == 0 and pool.prefixes._capacity[slot] == ASSUMED_TOKENS
+        assert pool.prefixes.tokens()[slot] == 0 and pool.prefixes.capacity(slot) == ASSUMED_TOKENS
         assert pool.adapters.served(slot) is None and pool.adapters.resident(slot) == ()
         assert pool.adapters.active(slot) == pool.adapters.waiting(slot) == ()
         assert not pool.adapters.inflight(slot) and not pool.adapters.told_mask()[slot]
@@ -317,15 +317,15 @@ class PoolMachine(RuleBasedStateMachine):
     def the_prefix_index_is_consistent_and_within_capacity(self):
         index = self.pool.prefixes
         assert len(index.tokens()) == len(self.table)
-        held = {}
-        for slot, lru in enumerate(index._lru):
-            assert index.tokens()[slot] == pytest.approx(sum(lru.values()), abs=1e-6)
-            assert index.tokens()[slot] <= index._capacity[slot]
-            for block in lru:
-                held[block] = held.get(block, 0) | 1 << slot
+        held = [index.held(slot) for slot in range(len(self.table))]
+        for slot, blocks in enumerate(held):
+            assert len(set(blocks)) == len(blocks)
+            assert (index.tokens()[slot] > 0) == bool(blocks)
+            assert index.tokens()[slot] <= index.capacity(slot)
             if self.table.slots[slot] is None:
-                assert not lru
-        assert held == index._holders
+                assert not blocks
+        assert index.entries == sum(map(len, held))
+        assert len(index) == len({block for blocks in held for block in blocks})
 
     @invariant()
     def what_a_formula_reads_is_finite(self):

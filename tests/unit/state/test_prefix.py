@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core_pools import BLOCK, chain
 from poolpilot_picker.requests.request import NO_PREFIX
-from poolpilot_picker.state.prefix import ASSUMED_TOKENS, PrefixIndex
+from poolpilot_picker.state.prefix import ASSUMED_TOKENS, prefix_index
 
 SLOTS = 3
 
@@ -63,7 +63,7 @@ actions = st.one_of(
 
 @given(st.lists(actions, max_size=40), prompts)
 def test_equals_a_naive_index(done, asked):
-    index, naive = PrefixIndex(), NaiveIndex()
+    index, naive = prefix_index(), NaiveIndex()
     index.resize(SLOTS)
     for action, slot, argument in done:
         if action == "insert":
@@ -84,7 +84,7 @@ def test_equals_a_naive_index(done, asked):
 
 
 def make_index(slots=2, capacity=10 * BLOCK):
-    index = PrefixIndex()
+    index = prefix_index()
     index.resize(slots)
     for slot in range(slots):
         index.set_capacity(slot, capacity)
@@ -153,7 +153,7 @@ def test_blocks_without_tokens_are_bounded_too(ends):
 
 def test_nothing_to_match_matches_nothing():
     assert make_index(2).match(NO_PREFIX).tolist() == [0.0, 0.0]
-    assert PrefixIndex().match(chain(("x", 100 * BLOCK))).shape == (0,)
+    assert prefix_index().match(chain(("x", 100 * BLOCK))).shape == (0,)
 
 
 def test_memory_is_bounded_by_the_capacity():

@@ -24,7 +24,7 @@ from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import Endpoint, EndpointSpec, EndpointTable
 from poolpilot_picker.state.ledger import Booking, Ledger, Phase
-from poolpilot_picker.state.prefix import PrefixIndex
+from poolpilot_picker.state.prefix import prefix_index
 
 if TYPE_CHECKING:
     import random
@@ -98,7 +98,7 @@ class Pool:
         self.settings = settings or PoolSettings()
         self.table = table or EndpointTable()
         self.ledger = Ledger(self.table)
-        self.prefixes = PrefixIndex()
+        self.prefixes = prefix_index()
         self.adapters = AdapterResidency()
         self.lengths = OutputLengths()
         self.tokens = TokenScale()
@@ -181,7 +181,7 @@ class Pool:
             table=table,
             now=now,
             mask=mask,
-            cached_tokens=np.minimum(self.prefixes.match(request.prefix), max(0.0, request.prompt_tokens - 1.0)),
+            cached_tokens=self.prefixes.match(request.prefix, max(0.0, request.prompt_tokens - 1.0)),
             adapters=self.adapters,
             rng=self._rng,
             stale_after_ms=settings.stale_after_ms,
@@ -265,7 +265,8 @@ class Pool:
             self.adapters.book(endpoint.slot, booking.adapter)
         for tried in self._tried_before(placement, address, attempts):
             self._learners.failed(tried, now)
-        cached = min(float(self.prefixes.match(request.prefix)[endpoint.slot]), max(0.0, booking.prompt_tokens - 1.0))
+        most = max(0.0, booking.prompt_tokens - 1.0)
+        cached = float(self.prefixes.match(request.prefix, most)[endpoint.slot])
         uncached = booking.prompt_tokens - cached
         if placement.lesson is not None:
             self._learners.withdrawn(old, placement.lesson)

@@ -1,5 +1,7 @@
 """Predicts wait, prefill and step time of a request on every endpoint, and what placing it there costs.
 
+`CostModel` is the reference, and the place where the reasons are; `compiled/_columns.pyx` does the same.
+
 All arrays have one element per slot, all times are ms. Symbols: B sequences at the endpoint, K their context tokens,
 P prompt tokens, u uncached prompt tokens, E expected output tokens, R expected rest of the answers in flight.
 
@@ -9,7 +11,7 @@ penalties) is computed only where some endpoint needs it; a term that is not com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -17,9 +19,12 @@ import numpy as np
 from poolpilot_picker.routing.decision import Forecast
 
 if TYPE_CHECKING:
+    import random
+
     from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.view import DecisionView
-    from poolpilot_picker.state.endpoints import EndpointTable, Floats
+    from poolpilot_picker.state.columns import Floats, Mask
+    from poolpilot_picker.state.endpoints import EndpointTable
 
 LEAST_CHUNK: Final = 256.0
 """Prompt tokens that fit into a step however many sequences decode in it."""
@@ -27,6 +32,8 @@ KV_ROOM: Final = 0.9
 """Share of the KV cache that a predicted peak may fill without cost."""
 CACHE_ROOM: Final = 0.95
 """Share of the KV cache that resident prefixes may fill without an eviction being likely."""
+TIE_MS: Final = 1e-9
+"""Costs this close are equal."""
 
 
 class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -61,8 +68,30 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     use_cache: bool = True
 
 
+class Cost(Protocol):
+    """The terms of one decision, one element per slot; a term that is not listed is 0 everywhere."""
+
+    @property
+    def terms(self) -> dict[str, Floats]:
+        """Name → ms."""
+        ...
+
+    @property
+    def total(self) -> Floats:
+        """Their sum: what the policy minimises."""
+        ...
+
+    def forecast(self, slot: int) -> Forecast:
+        """What is predicted for the request on one endpoint."""
+        ...
+
+    def cheapest(self, mask: Mask, rng: random.Random) -> int:
+        """The slot of the smallest cost among at least one candidate; ties at random."""
+        ...
+
+
 class CostModel:
-    """The terms of one decision. Built once per request; `total` is what the policy minimises.
+    """The terms of one decision. Built once per request.
 
     Keeps no reference to its view: the view refers to the model, and in a cycle every decision's arrays would be left
     to the garbage collector.
@@ -180,6 +209,14 @@ class CostModel:
             self.terms["preempting"] = np.where(until > now, parameters.preempting_ms, 0.0)
         if failures[failures.argmax()] > 0.0:
             self.terms["failures"] = failures
+
+    def cheapest(self, mask: Mask, rng: random.Random) -> int:
+        """The slot of the smallest cost among at least one candidate; ties at random."""
+        candidates = mask.nonzero()[0]
+        costs = self.total[candidates]
+        best = int(costs.argmin())
+        ties = (costs <= costs[best] + TIE_MS).nonzero()[0]
+        return int(candidates[ties[rng.randrange(len(ties))] if len(ties) > 1 else best])
 
     def forecast(self, slot: int) -> Forecast:
         """What is predicted for the request on one endpoint."""

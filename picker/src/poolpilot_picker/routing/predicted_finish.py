@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from poolpilot_picker.routing.cost_model import CostModel, CostParameters
+from poolpilot_picker.routing.cost_model import TIE_MS, CostParameters
+from poolpilot_picker.routing.pricing import Pricing
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.endpoints import Floats
-
-TIE_MS: Final = 1e-9
-"""Costs this close are equal."""
 
 
 class PredictedFinishParameters(CostParameters, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -28,27 +28,32 @@ class PredictedFinishPicker:
 
     def __init__(self, parameters: PredictedFinishParameters | None = None) -> None:
         self.parameters = parameters or PredictedFinishParameters()
+        self._pricing = Pricing(self.parameters)
 
     def pick(self, view: DecisionView, scores: Floats) -> list[int]:
         """Slots by increasing cost."""
-        return self._by_cost(view, scores)
-
-    def pick_unscored(self, view: DecisionView) -> list[int]:
-        """Slots by increasing cost."""
-        return self._by_cost(view, None)
-
-    def _by_cost(self, view: DecisionView, scores: Floats | None) -> list[int]:
-        model = CostModel(view, self.parameters)
-        view.cost = model
+        cost = view.cost = self._pricing.cost(view)
         candidates = view.mask.nonzero()[0]
-        costs = model.total[candidates]
-        discounts = None if scores is None else scores[candidates]
-        if discounts is not None and discounts[discounts.argmax()] > 0.0:
+        costs, discounts = cost.total[candidates], scores[candidates]
+        if discounts[discounts.argmax()] > 0.0:
             costs = costs - discounts * float(costs.min())
         best = int(costs.argmin())
         ties = (costs <= costs[best] + TIE_MS).nonzero()[0]
         if len(ties) > 1:
             best = int(ties[view.rng.randrange(len(ties))])
+        return self._with_fallbacks(best, candidates, costs)
+
+    def pick_unscored(self, view: DecisionView) -> list[int]:
+        """Slots by increasing cost."""
+        cost = view.cost = self._pricing.cost(view)
+        best = cost.cheapest(view.mask, view.rng)
+        if self.parameters.max_num_of_endpoints == 1:
+            return [best]
+        candidates = view.mask.nonzero()[0]
+        return self._with_fallbacks(int(candidates.searchsorted(best)), candidates, cost.total[candidates])
+
+    def _with_fallbacks(self, best: int, candidates: NDArray[np.intp], costs: Floats) -> list[int]:
+        """The candidate at `best`, and as many others by cost as are named."""
         chosen = [int(candidates[best])]
         while len(chosen) < self.parameters.max_num_of_endpoints and len(chosen) < len(candidates):
             costs[best] = np.inf
@@ -62,11 +67,11 @@ class PredictedFinishScorer:
 
     def __init__(self, parameters: PredictedFinishParameters | None = None) -> None:
         self.parameters = parameters or PredictedFinishParameters()
+        self._pricing = Pricing(self.parameters)
 
     def score(self, view: DecisionView) -> Floats:
         """1.0 for the cheapest candidate."""
-        model = CostModel(view, self.parameters)
-        view.cost = model
-        best = float(model.total[view.mask].min())
-        score: Floats = np.maximum(best, 1e-6) / np.maximum(model.total, 1e-6)
+        cost = view.cost = self._pricing.cost(view)
+        best = float(cost.total[view.mask].min())
+        score: Floats = np.maximum(best, 1e-6) / np.maximum(cost.total, 1e-6)
         return score

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import random
 
     from poolpilot_picker.requests.request import InferenceRequest
-    from poolpilot_picker.routing.cost_model import CostModel
+    from poolpilot_picker.routing.cost_model import Cost
     from poolpilot_picker.state.adapters import AdapterResidency
     from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
 
@@ -85,10 +85,15 @@ class DecisionView:
         """Share of prompt tokens that lately were found in the cache: what an evicted token is worth."""
         self.indexed_tokens: Floats = np.zeros(len(mask)) if indexed_tokens is None else indexed_tokens
         """Prefix tokens thought resident per slot."""
-        self.cost: CostModel | None = None
+        self.cost: Cost | None = None
         """Set by the predicted-finish policy; the booking takes its forecast from here."""
         self.terms: dict[str, Floats] = {}
         self._removed: list[tuple[Mask, str]] = []
+
+    @property
+    def load_made(self) -> bool:
+        """True when `load` was asked for already."""
+        return self._load is not None
 
     @property
     def load(self) -> LoadEstimate:

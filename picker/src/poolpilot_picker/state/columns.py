@@ -1,15 +1,17 @@
 """The pool's numbers, one row per quantity and one column per slot, and the arithmetic of the account on them.
 
 One block of memory holds them all, so that the compiled core needs one pointer, and so that the block may lie in memory
-that is shared. `Columns` is the reference of what `core.pyx` does in the same way.
+that is shared. `ReferenceColumns` is the reference of what `compiled/_columns.pyx` does in the same way.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from poolpilot_picker import compiled
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -82,8 +84,63 @@ def reset(block: Floats) -> Floats:
     return block
 
 
-class Columns:
-    """A block and how many of its slots are in use."""
+class Columns(Protocol):
+    """The account's arithmetic on the slots in use of a block. Lengths in tokens: `prompt` and `expected` of each of
+    the booking's sequences, `uncached` of all of them."""
+
+    def enter(
+        self,
+        slot: int,
+        sequences: float,
+        prompt: float,
+        expected: float,
+        uncached: float,
+        prefill_ms: float,
+        now: float,
+    ) -> float:
+        """Books a request whose prefill is still to come; returns when its first token is predicted, ms."""
+        ...
+
+    def enter_decoding(
+        self, slot: int, sequences: float, prompt: float, expected: float, uncached: float, first_ms: float
+    ) -> None:
+        """Books a request whose first token was seen at `first_ms`."""
+        ...
+
+    def leave(
+        self,
+        slot: int,
+        sequences: float,
+        prompt: float,
+        expected: float,
+        uncached: float,
+        first_ms: float,
+        prefilling: bool,
+    ) -> None:
+        """Takes a booking out, one of several: numbers as they were when it entered, `first_ms` as it is now."""
+        ...
+
+    def leave_idle(self, slot: int, now: float) -> None:
+        """The last booking goes: an idle endpoint starts from exact zeros, float sums do not drift over days."""
+        ...
+
+    def batch(self, slot: int, now: float) -> tuple[float, float]:
+        """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
+        ...
+
+
+def columns(block: Floats, slots: int) -> Columns:
+    """The arithmetic in force, on the first `slots` slots of a block."""
+    core = compiled.in_force
+    if core is None:
+        return ReferenceColumns(block, slots)
+    if core.rows != ROWS:
+        raise RuntimeError("the compiled core is of another version than the rest: install again (make setup)")
+    return core.columns(block, slots)
+
+
+class ReferenceColumns:
+    """The arithmetic in Python."""
 
     __slots__ = ("_block",)
 
@@ -100,10 +157,7 @@ class Columns:
         prefill_ms: float,
         now: float,
     ) -> float:
-        """Books a request whose prefill is still to come; returns when its first token is predicted, ms.
-
-        `expected`: output tokens of each sequence; `prompt`: prompt tokens of each.
-        """
+        """As `Columns.enter`."""
         column = self._block[:, slot]
         first = max(now, float(column[_FREE_AT])) + prefill_ms
         column[_FREE_AT] = first
@@ -114,7 +168,7 @@ class Columns:
     def enter_decoding(
         self, slot: int, sequences: float, prompt: float, expected: float, uncached: float, first_ms: float
     ) -> None:
-        """Books a request whose first token was seen at `first_ms`."""
+        """As `Columns.enter_decoding`."""
         self._add(self._block[:, slot], 1.0, sequences, prompt, expected, uncached, first_ms)
 
     def leave(
@@ -127,7 +181,7 @@ class Columns:
         first_ms: float,
         prefilling: bool,
     ) -> None:
-        """Takes a booking out, one of several: numbers as they were when it entered, `first_ms` as it is now."""
+        """As `Columns.leave`."""
         column = self._block[:, slot]
         if prefilling:
             column[_UNCACHED] -= uncached
@@ -145,13 +199,13 @@ class Columns:
         column[_STARTED] += sign * (first_ms * sequences)
 
     def leave_idle(self, slot: int, now: float) -> None:
-        """The last booking goes: an idle endpoint starts from exact zeros, float sums do not drift over days."""
+        """As `Columns.leave_idle`."""
         column = self._block[:, slot]
         column[:_FREE_AT] = 0.0
         column[_FREE_AT] = min(float(column[_FREE_AT]), now)
 
     def batch(self, slot: int, now: float) -> tuple[float, float]:
-        """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
+        """As `Columns.batch`."""
         column = self._block[:, slot]
         own = float(column[_INFLIGHT])
         sequences = own + float(column[_FOREIGN])

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from poolpilot_picker.config.step_models import StepModel, step_model
-from poolpilot_picker.state.columns import ROWS, Columns, new_block, reset
+from poolpilot_picker.state.columns import ROWS, Columns, columns, new_block, reset
 from poolpilot_picker.state.columns import Floats as Floats
 from poolpilot_picker.state.columns import Mask as Mask
 
@@ -136,7 +136,7 @@ class EndpointTable:
         for name, row in zip(ROWS, self.block, strict=True):
             setattr(self, name, row[:length])
         self.eligible = self._eligible[:length]
-        self.columns = Columns(self.block, length)
+        self.columns = columns(self.block, length)
 
     @property
     def any_wanted(self) -> bool:

@@ -1,0 +1,66 @@
+"""The compiled core: the arithmetic of a decision and the prefix index, in C. Each part has a reference in Python.
+
+`in_force` is None where the reference is: where no compiler was at hand when the package was installed, or where
+`POOLPILOT_CORE=reference` asks for it. `describe` tells which, and why.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from poolpilot_picker.compiled._columns import Columns, Constants
+    from poolpilot_picker.compiled._prefix import PrefixIndex
+
+VARIABLE: Final = "POOLPILOT_CORE"
+"""Environment variable: `compiled` (the default, where it was built) or `reference`."""
+
+
+class Core(NamedTuple):
+    """The compiled classes, and what they call the rows of their arrays."""
+
+    columns: type[Columns]
+    constants: type[Constants]
+    prefix_index: type[PrefixIndex]
+    rows: tuple[str, ...]
+    terms: tuple[str, ...]
+    out_rows: int
+    total_row: int
+
+
+def load() -> Core:
+    """The compiled core. Raises ImportError where it was not built for this interpreter."""
+    from poolpilot_picker.compiled import _columns, _prefix
+
+    return Core(
+        columns=_columns.Columns,
+        constants=_columns.Constants,
+        prefix_index=_prefix.PrefixIndex,
+        rows=_columns.ROWS,
+        terms=_columns.TERMS,
+        out_rows=_columns.OUT_ROWS,
+        total_row=_columns.TOTAL_ROW,
+    )
+
+
+def _wanted() -> tuple[Core | None, str]:
+    """What is in force and, for the reference, why."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked == "reference":
+        return None, f"{VARIABLE}=reference"
+    if asked not in ("", "compiled"):
+        raise ValueError(f"{VARIABLE} must be compiled or reference, not {asked!r}")
+    try:
+        return load(), ""
+    except ImportError as error:
+        return None, f"the compiled core was not built for this Python: {error}"
+
+
+in_force: Core | None
+in_force, _because = _wanted()
+
+
+def describe() -> str:
+    """Which core decides: `compiled`, or `reference (why)`."""
+    return "compiled" if in_force is not None else f"reference ({_because})"
