@@ -28,7 +28,9 @@ class PoolFeed:
 
     def _endpoint(self, spec: EndpointSpec) -> Endpoint | None:
         endpoint = self._pool.table.find(spec.address)
-        return endpoint if endpoint is not None and endpoint.spec.key == spec.key else None
+        if endpoint is None or endpoint.spec is spec or endpoint.spec.key == spec.key:
+            return endpoint
+        return None
 
     def in_flight(self, spec: EndpointSpec) -> float:
         """Our own requests at an endpoint: what is busy is read more often."""
@@ -37,7 +39,7 @@ class PoolFeed:
 
     def on_sample(self, spec: EndpointSpec, sample: EngineSample) -> None:
         """A new reading."""
-        if spec.key in self._silent:
+        if self._silent and spec.key in self._silent:
             self._silent.discard(spec.key)
             log.info("telemetry is back", extra={"endpoint": spec.address})
         endpoint = self._endpoint(spec)

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import uvloop
 
-from poolpilot_lab.bench.pages import addresses, engine_page
+from poolpilot_lab.bench.pages import Pages, addresses, engine_page
+from poolpilot_lab.bench.still import Still
 from poolpilot_lab.engine.server import tune_collector
 from poolpilot_lab.processes import Child, free_ports
 from poolpilot_picker.app import monotonic_ms
@@ -35,7 +36,7 @@ from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.routing.pipeline import Profile
 from poolpilot_picker.routing.predicted_finish import PredictedFinishPicker
 from poolpilot_picker.sources.cadence import Cadence
-from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.sources.engines import BUILTIN, Engine
 from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.http import HttpClient
 from poolpilot_picker.sources.http_response import ResponseReader
@@ -65,6 +66,11 @@ class Run(msgspec.Struct):
     errors: int
 
 
+def engines(mode: str) -> dict[str, Engine]:
+    """The engines; in `full` mode none of them selects."""
+    return {name: msgspec.structs.replace(one, selects_by_name=mode != "full") for name, one in BUILTIN.items()}
+
+
 def compose(specs: Sequence[EndpointSpec], mode: str, interval_ms: float) -> tuple[Pool, TelemetrySource]:
     """Pool and telemetry as the picker has them."""
     profile = Profile("default", picker=("predicted-finish-picker", PredictedFinishPicker()))
@@ -72,9 +78,8 @@ def compose(specs: Sequence[EndpointSpec], mode: str, interval_ms: float) -> tup
     feed = PoolFeed(pool, monotonic_ms)
     pushed = SglangLoadSource(feed, now=monotonic_ms, discover=server_info_reader(HttpClient, None))
     cadence = Cadence() if mode in ("idle", "busy") else Cadence(fast_ms=interval_ms, slow_ms=interval_ms)
-    engines = {name: msgspec.structs.replace(one, selects_by_name=mode != "full") for name, one in BUILTIN.items()}
     source = TelemetrySource(
-        pushed, settings=Settings(cadence=cadence), engines=engines, in_flight=feed.in_flight, now=monotonic_ms
+        pushed, settings=Settings(cadence=cadence), engines=engines(mode), in_flight=feed.in_flight, now=monotonic_ms
     )
     pool.apply_endpoints(specs)
     source.update(specs)
@@ -174,6 +179,33 @@ def stages(page: bytes) -> list[tuple[str, float]]:
     return [(name, _best(step)) for name, step in steps.items()]
 
 
+async def without_network(page: bytes, endpoints: int = 100, rounds: int = 40) -> float:
+    """µs per page of everything but the network and the event loop, moving pages of so many endpoints."""
+    specs = [EndpointSpec(host=host, port=1, uid=host) for host in addresses(endpoints)]
+    pool, _ = compose(specs, "full", 50.0)
+    feed = PoolFeed(pool, monotonic_ms)
+    pages = Pages(page)
+    ready: list[bytes] = []
+    settings = Settings(cadence=Cadence(fast_ms=50.0, slow_ms=50.0, everything_ms=1e9, models_ms=1e9))
+    still = Still(
+        feed,
+        specs,
+        lambda target: ready.pop() if ready else pages.answer(target),
+        settings,
+        in_flight=feed.in_flight,
+        engines=engines("full"),
+    )
+    await still.start()
+    times = []
+    for _ in range(rounds):
+        ready[:] = [pages.answer(b"/metrics") for _ in range(endpoints)][::-1]
+        began, asked = time.perf_counter(), 0
+        while asked < endpoints:
+            asked += still.turn()
+        times.append((time.perf_counter() - began) / asked * 1e6)
+    return min(times)
+
+
 def _best(step: Callable[[], None], batch: int = 200, batches: int = 15) -> float:
     times = []
     for _ in range(batches):
@@ -197,8 +229,10 @@ def main() -> None:
     tune_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.stages:
-            for name, cost in stages(runner.run(engine_page())):
+            page = runner.run(engine_page())
+            for name, cost in stages(page):
                 print(f"{name:16}{cost:8.1f} µs")
+            print(f"{'without network':16}{runner.run(without_network(page)):8.1f} µs")
             return
         arguments = (options.endpoints, options.mode, options.interval, options.seconds, options.runs)
         print("   pages/s   cores  µs/page   lag p99    max ms  oldest sample ms  errors")

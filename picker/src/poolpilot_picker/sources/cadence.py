@@ -112,4 +112,4 @@ class Plan:
 
     def _vary(self, pause: float) -> float:
         jitter = self.cadence.jitter
-        return pause * (1.0 + self._rng.uniform(-jitter, jitter))
+        return pause * (1.0 - jitter + 2.0 * jitter * self._rng.random())

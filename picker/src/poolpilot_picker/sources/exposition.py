@@ -87,25 +87,34 @@ class Wanted:
     def find(self, page: bytes) -> Page:
         """Every series of the wanted names. O(page) in all when names come in page order, O(page) more for each that
         is absent or elsewhere."""
-        return in_one_turn(self.search(page))
+        again = self.again(page)
+        return again if again is not None else in_one_turn(self.search(page))
+
+    def again(self, page: bytes) -> Page | None:
+        """As `find`, for a page that looks like the one before; None if it must be searched."""
+        self._count += 1
+        if self._layout is None:
+            return None
+        if len(page) >= self._LARGE:
+            if self._count % self._RECHECK == 0:
+                return None
+        elif page.count(b"\n") != self._lines:
+            return None
+        if page.endswith(b"\n") and (changed := self._layout.read(_text(page), self._found)) is not None:
+            return Page(self._found, 0, False, changed)
+        self._absent.clear()
+        return None
+
+    def forget(self) -> None:
+        """The next page is searched."""
+        self._layout = None
 
     def search(self, page: bytes) -> Turns[Page]:
         """As `find`, in turns: yields after each half a millisecond of work, returns the result."""
-        # A line feed in front lets the first line be found like any other; a header need not be found.
-        text = page if page.startswith((b"#", b"\n")) else b"\n" + page
+        text = _text(page)
         large = len(page) >= self._LARGE
-        self._count += 1
-        if self._layout is not None and (not large or self._count % self._RECHECK) and page.endswith(b"\n"):
-            if large or text.count(b"\n") == self._lines:
-                changed = self._layout.read(text, self._found)
-                if changed is not None:
-                    return Page(self._found, 0, False, changed)
+        if not large or self._count % self._RECHECK == 0:
             self._absent.clear()
-        elif not large or self._count % self._RECHECK == 0:
-            self._absent.clear()
-        return (yield from self._search(page, text, large=large))
-
-    def _search(self, page: bytes, text: bytes, *, large: bool) -> Turns[Page]:
         end = text.rfind(b"\n") + 1
         found: dict[str, list[Series]] = {}
         begins: list[tuple[int, tuple[str, bytes]]] = []
@@ -149,13 +158,18 @@ class Wanted:
             self._needles = [entry for _, entry in sorted(begins)] + missing
         truncated = bool(page) and not page.endswith(b"\n")
         if not malformed and not truncated and len(places) == turn:
-            self._layout, self._lines, self._found = learn(text, places), text.count(b"\n"), found
+            self._layout, self._lines, self._found = learn(text, places), page.count(b"\n"), found
         return Page(found, malformed, truncated)
 
 
 def find(page: bytes, names: Iterable[str]) -> Page:
     """Every series of `names` on one page; `Wanted` is for pages that come again."""
     return Wanted(names).find(page)
+
+
+def _text(page: bytes) -> bytes:
+    # A line feed in front lets the first line be found like any other; a header need not be found.
+    return page if page.startswith((b"#", b"\n")) else b"\n" + page
 
 
 def _find_name(text: bytes, needle: bytes, start: int, end: int) -> int:

@@ -7,6 +7,7 @@ An answer whose length is told stays in its buffer until it is whole; others tak
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 Done = Callable[[Response | FetchError], None]
 
 _BUFFER: Final = 65_536
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,18})(?=\r|$)", re.IGNORECASE)
+_DIGITS: Final = 20
+_LONGEST_S: Final = 0.001
+"""What one arrival is counted as at most: more is a process that was not given the processor."""
 _KEPT_BUFFERS: Final = 16
 
 
@@ -71,6 +76,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unasked = bytearray(1)
         self._filled = 0
         self._head: Head | None = None
+        self._last_head: Head | None = None
+        self._before = self._behind = b""
+        """The last head up to its content-length, and from there to its end."""
         self._body = self._need = 0
         """Where the body begins, and where the answer ends, once its head is read."""
         self._reader: ResponseReader | None = None
@@ -126,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         except FetchError as error:
             self.abort(error)
         finally:
-            self._meter.busy_s += time.monotonic() - self._began
+            self._meter.busy_s += min(time.monotonic() - self._began, _LONGEST_S)
 
     def _received(self) -> None:
         if self._reader is not None:
@@ -134,24 +142,50 @@ class Connection(asyncio.BufferedProtocol):
             return
         head = self._head
         if head is None:
-            end = find_head(self._buffer, self._filled)
-            if end < 0:
-                self._room(self._filled + 1)
-                return
-            head = parse_head(bytes(memoryview(self._buffer)[:end]))
-            if head.length is None or head.status < 200:
-                self._reader = ResponseReader(self._limit)
-                self._feed(self._reader)
-                return
-            if head.length > self._limit:
+            end, length = self._same_head()
+            head = self._last_head
+            if end < 0 or head is None:
+                end = find_head(self._buffer, self._filled)
+                if end < 0:
+                    self._room(self._filled + 1)
+                    return
+                text = bytes(memoryview(self._buffer)[:end])
+                head = parse_head(text)
+                if head.length is None or head.status < 200:
+                    self._reader = ResponseReader(self._limit)
+                    self._feed(self._reader)
+                    return
+                length = head.length
+                self._remember(text, head)
+            if length > self._limit:
                 raise FetchError(ErrorKind.TOO_LARGE, f"answer above {self._limit} bytes")
-            self._head, self._body, self._need = head, end + 4, end + 4 + head.length
+            self._head, self._body, self._need = head, end + 4, end + 4 + length
             self._room(self._need + 1)
         if self._filled >= self._need:
             if self._filled > self._need or not head.keep_alive:
                 self._close()
             body = bytes(memoryview(self._buffer)[self._body : self._need])
             self._end(Response(head.status, head.fields, body))
+
+    def _remember(self, text: bytes, head: Head) -> None:
+        """Most heads differ from the last one in the content-length only."""
+        match = _LENGTH.search(text)
+        self._last_head = None
+        if match is not None and head.fields["content-length"] == match[1].decode():
+            self._before, self._behind = text[: match.start(1)], text[match.end(1) :] + b"\r\n\r\n"
+            self._last_head = head
+
+    def _same_head(self) -> tuple[int, int]:
+        """(end, content-length) of a head that is the last one but for its length; (−1, 0) of another."""
+        buffer, before = self._buffer, self._before
+        if self._last_head is None or not buffer.startswith(before, 0, self._filled):
+            return -1, 0
+        start = len(before)
+        stop = buffer.find(b"\r", start, min(start + _DIGITS, self._filled))
+        if stop < 0 or not buffer.startswith(self._behind, stop, self._filled):
+            return -1, 0
+        digits = buffer[start:stop]
+        return (stop + len(self._behind) - 4, int(digits)) if digits.isdigit() else (-1, 0)
 
     def _feed(self, reader: ResponseReader) -> None:
         reader.feed(bytes(memoryview(self._buffer)[: self._filled]))

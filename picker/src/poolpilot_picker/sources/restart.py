@@ -34,17 +34,20 @@ class RestartDetector:
         A start time may come from a clock that is being set: less than a second is no restart.
         """
         started = sample.started_unix_s
+        counters = self._counters
         why = None
         if started is not None and self._started is not None and abs(started - self._started) >= _SAME_START_S:
             why = f"start time moved by {started - self._started:.1f} s"
-        told = {name: value for name in _COUNTERS if (value := getattr(sample, name)) is not None}
-        for name, value in told.items():
-            before = self._counters.get(name)
-            if before is not None and value < before:
-                why = why or f"{name} went from {before:g} to {value:g}"
+        told = {}
+        for name in _COUNTERS:
+            value = getattr(sample, name)
+            if value is not None:
+                told[name] = value
+                if value < counters.get(name, value):
+                    why = why or f"{name} went from {counters[name]:g} to {value:g}"
         if why is not None:
-            self._counters = {}
-        self._counters.update(told)
+            counters.clear()
+        counters.update(told)
         if started is not None or why is not None:
             self._started = started
         return why

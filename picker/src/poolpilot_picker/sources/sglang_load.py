@@ -231,6 +231,9 @@ class SglangLoadSource:
 
     def on_sample(self, spec: EndpointSpec, sample: EngineSample) -> None:
         """A page was read: while pushes are fresh it waits for the next of them."""
+        if not self._wanted:
+            self._sink.on_sample(spec, sample)
+            return
         subscription = self._subscriptions.get(spec.key)
         if subscription is None:
             self._ask(spec)

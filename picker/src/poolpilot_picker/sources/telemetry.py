@@ -96,6 +96,7 @@ class TelemetrySource:
             connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls, meter=self.meter)),
             token=token,
             rng=rng or random.Random(),
+            in_flight=in_flight,
         )
         self._watches: dict[tuple[str, int], EndpointWatch] = {}
         self._unknown: dict[tuple[str, int], EndpointSpec] = {}
@@ -224,8 +225,10 @@ class TelemetrySource:
 
     def _push(self, watch: EndpointWatch, plan: Plan) -> None:
         """Queues a read at its due time, in the lane it belongs to; an entry with another time or lane becomes void."""
+        if plan.running:
+            return
         place = (plan.due_ms, watch.trusted(plan))
-        if plan.running or plan.queued == place:
+        if plan.queued == place:
             return
         plan.queued = place
         lane = self._good if place[1] else self._suspect
@@ -245,7 +248,7 @@ class TelemetrySource:
                 self.stats.polls += 1
                 if lane is self._good:
                     self._polls[watch] = (now + self._around.settings.limits.timeout_ms, lane)
-                    if watch.poll(self._in_flight(watch.spec), self._polled):
+                    if watch.poll(self._polled):
                         continue
                     del self._polls[watch]
             self._spawn(watch, plan, lane)
@@ -268,7 +271,7 @@ class TelemetrySource:
         began = self._now()
         try:
             if plan is watch.metrics_plan:
-                await watch.read_metrics(self._in_flight(watch.spec))
+                await watch.read_metrics()
             else:
                 await watch.read_models()
         except Exception:
@@ -279,7 +282,7 @@ class TelemetrySource:
     def _ended(self, watch: EndpointWatch, lane: _Lane) -> None:
         lane.running -= 1
         if not watch.closed:
+            self._push(watch, watch.metrics_plan)
             # One read may hasten the other of its endpoint, or change how far it is trusted.
-            for each in (watch.metrics_plan, watch.models_plan):
-                if each is not None:
-                    self._push(watch, each)
+            if watch.models_plan is not None:
+                self._push(watch, watch.models_plan)

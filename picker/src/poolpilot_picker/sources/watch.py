@@ -7,7 +7,7 @@ import logging
 import random
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,13 +21,13 @@ from poolpilot_picker.sources.http import Client, Limits
 from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
+from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from poolpilot_picker.sources.exposition import Page, Turns
     from poolpilot_picker.sources.http_response import Response
-    from poolpilot_picker.state.endpoints import EndpointSpec
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 log: Final = logging.getLogger(__name__)
@@ -92,7 +92,6 @@ class _Poll(NamedTuple):
 
     began: float
     everything: bool
-    in_flight: float
     ended: Callable[[EndpointWatch, bool], None]
 
 
@@ -106,6 +105,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     connect: Callable[[str, int], Client]
     token: BearerToken | None
     rng: random.Random
+    in_flight: Callable[[EndpointSpec], float]
+    """What our ledger has on an endpoint."""
 
 
 class EndpointWatch:
@@ -137,10 +138,9 @@ class EndpointWatch:
         ]
         self._everything_due = now
         self._last: EngineSample | None = None
-        self._kept_fields = [
-            field for field in (*FACTS, "started_unix_s", "resident_adapters") if field in engine.rarely
-        ]
-        """Told by the polls that ask for everything only."""
+        self._facts = [field for field in (*FACTS, "resident_adapters") if field in engine.rarely]
+        """Told by the polls that ask for everything only, and kept until the next of them."""
+        self._kept: dict[str, Any] = {}
         self._missing = 0
         self._good_type: str | None = None
         self._poll: _Poll | None = None
@@ -166,7 +166,7 @@ class EndpointWatch:
             plan is self.metrics_plan or (self._last is not None and self.metrics_plan.failures == 0)
         )
 
-    def poll(self, in_flight: float, ended: Callable[[EndpointWatch, bool], None]) -> bool:
+    def poll(self, ended: Callable[[EndpointWatch, bool], None]) -> bool:
         """Begins a poll; False if it must be `read_metrics`, for there is no connection.
 
         `ended(self, again)` is called when it has ended, at the latest by `give_up`; `again`: it needs `read_metrics`
@@ -175,7 +175,7 @@ class EndpointWatch:
         began = self._around.now()
         everything = self._wants_everything(began)
         target = self._selective[everything] if began >= self._selective_from else self._path
-        self._poll = _Poll(began, everything, in_flight, ended)
+        self._poll = _Poll(began, everything, ended)
         if self._client.begin(target, self._headers(), self._around.settings.limits, self._answered):
             return True
         self._poll = None
@@ -206,12 +206,17 @@ class EndpointWatch:
             return True
         if outcome.status != 200:
             return False
+        if outcome.headers.get("content-type", "text/plain") == self._good_type:
+            again = self._reader.again(outcome.body, began, everything=everything)
+            if again is not None:
+                self._succeeded(again[0], again[1], began, everything)
+                return True
         turns = self._read(outcome, began, everything)
         try:
             next(turns)
         except StopIteration as end:
             sample, page = end.value
-            self._succeeded(sample, page, began, everything, poll.in_flight)
+            self._succeeded(sample, page, began, everything)
             return True
         except FetchError:
             return False
@@ -224,8 +229,8 @@ class EndpointWatch:
         self._around.stats.error(ErrorKind.INTERNAL)
         plan.failed(began, self._around.now())
 
-    async def read_metrics(self, in_flight: float) -> None:
-        """One poll, and the plan for the next. `in_flight`: what our ledger has on this endpoint."""
+    async def read_metrics(self) -> None:
+        """One poll, and the plan for the next."""
         pending, self._pending = self._pending, None
         began = self._around.now()
         everything = self._wants_everything(began)
@@ -239,15 +244,15 @@ class EndpointWatch:
             self._failed(self.metrics_plan, began, error)
             return
         if not self.closed:
-            self._succeeded(sample, page, began, everything, in_flight)
+            self._succeeded(sample, page, began, everything)
 
     def _wants_everything(self, now: float) -> bool:
         return self._last is None or self.metrics_plan.failures > 0 or now >= self._everything_due
 
-    def _succeeded(self, sample: EngineSample, page: Page, began: float, everything: bool, in_flight: float) -> None:
+    def _succeeded(self, sample: EngineSample, page: Page, began: float, everything: bool) -> None:
         around, plan, health = self._around, self.metrics_plan, self.health
         recovered = plan.failures > 0
-        plan.succeeded(began, self._pause(sample, in_flight))
+        plan.succeeded(began, self._pause(sample))
         if everything:
             self._everything_due = began + around.settings.cadence.everything_ms
         if recovered:
@@ -300,10 +305,11 @@ class EndpointWatch:
         self.health.failing_since_ms, self.health.reason = since, error.kind
         around.sink.on_unreachable(self.spec, error.kind, since)
 
-    def _pause(self, sample: EngineSample, in_flight: float) -> float:
-        cadence = self._around.settings.cadence
+    def _pause(self, sample: EngineSample) -> float:
+        around = self._around
+        cadence = around.settings.cadence
         self.load = (sample.running or 0.0) + (sample.waiting or 0.0)
-        return cadence.fast_ms if self.load > 0 or in_flight > 0 else cadence.slow_ms
+        return cadence.fast_ms if self.load > 0 or around.in_flight(self.spec) > 0 else cadence.slow_ms
 
     def _remark(self, page: Page) -> None:
         stats = self._around.stats
@@ -315,18 +321,22 @@ class EndpointWatch:
                 for field in _CORE
                 if (reading := self._engine.readings.get(field)) is not None
             )
-        stats.remark("missing_family", self._missing)
+        if self._missing:
+            stats.remark("missing_family", self._missing)
 
     def _deliver(self, sample: EngineSample, page: Page, everything: bool) -> None:
         """Hands on the sample, with facts of an earlier one where this poll did not ask for them."""
-        around, last = self._around, self._last
+        around = self._around
         # Half of a page may hold half of the ranks, whose sum is less than it was.
         whole = not page.malformed and not page.truncated
         if whole and (why := self._restart.observe(sample)) is not None:
             log.info("engine %s was restarted: %s", self.spec.address, why)
             around.stats.restarts += 1
-            last = None
+            self._kept = {}
+            self._reader.keep(self._kept)
             if not everything:
+                for field in self._facts:
+                    setattr(sample, field, None)
                 self._everything_due = around.now()
                 self.metrics_plan.hasten(around.now())
             if self._engine.selects_by_name:
@@ -336,9 +346,13 @@ class EndpointWatch:
             self._models_told = False
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
-        if last is not None and not everything:
-            for field in self._kept_fields:
-                setattr(sample, field, getattr(last, field))
+        if everything:
+            facts: dict[str, Any] = {
+                field: value for field in self._facts if (value := getattr(sample, field)) is not None
+            }
+            if facts != self._kept:
+                self._kept = facts
+                self._reader.keep(facts)
         self._last = sample
         around.sink.on_sample(self.spec, sample)
 

@@ -38,6 +38,8 @@ class Reading(msgspec.Struct, frozen=True):
 
     families: tuple[str, ...]
     compute: Callable[[Found], Any]
+    alone: Callable[[float], Any] | None = None
+    """What the first of the families says where it has one series: the same as `compute`, by a shorter way."""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,27 +68,36 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 class _Fields:
     """The fields of one kind of poll, computed anew only where the page differs from the one before."""
 
-    __slots__ = ("_by_family", "_readings", "_values", "wanted")
+    __slots__ = ("_by_family", "_readings", "_values", "facts", "wanted")
 
     def __init__(self, engine: Engine, everything: bool) -> None:
         self.wanted = Wanted(engine.families(everything))
-        self._readings = {field: engine.readings[field].compute for field in engine.fields(everything)}
+        self._readings = {field: engine.readings[field] for field in engine.fields(everything)}
+        self.facts: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
-        self._by_family: dict[str, list[str]] = {}
-        for field in self._readings:
-            for family in engine.readings[field].families:
-                self._by_family.setdefault(family, []).append(field)
+        self._by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]] = {}
+        for field, reading in self._readings.items():
+            for family in reading.families:
+                alone = reading.alone if family == reading.families[0] else None
+                self._by_family.setdefault(family, []).append((field, alone))
 
     def sample(self, page: Page, taken_ms: float) -> EngineSample:
         """What the page tells."""
         readings, series = self._readings, page.series
         if page.changed is None:
-            self._values = {field: compute(series) for field, compute in readings.items()}
-        else:
-            for family in page.changed:
-                for field in self._by_family[family]:
-                    self._values[field] = readings[field](series)
-        return EngineSample(taken_ms=taken_ms, **self._values)
+            values = self._values = {field: reading.compute(series) for field, reading in readings.items()}
+            for field, value in self.facts.items():
+                values.setdefault(field, value)
+            return EngineSample(taken_ms=taken_ms, **values)
+        values = self._values
+        for family in page.changed:
+            for field, alone in self._by_family[family]:
+                one = series[family]
+                if alone is not None and len(one) == 1:
+                    values[field] = alone(one[0].value)
+                else:
+                    values[field] = readings[field].compute(series)
+        return EngineSample(taken_ms=taken_ms, **values)
 
 
 class PageReader:
@@ -99,12 +110,25 @@ class PageReader:
         self._often = _Fields(engine, False)
         self._all = _Fields(engine, True)
 
+    def keep(self, facts: dict[str, Any]) -> None:
+        """Fields that the samples have of which the poll did not ask for them, from now on."""
+        self._often.facts = facts
+        self._often.wanted.forget()
+
     def read(self, body: bytes, taken_ms: float, *, everything: bool = True) -> tuple[EngineSample, Page]:
         """One page → (sample, what was found). `taken_ms`: when the poll began."""
-        return in_one_turn(self.steps(body, taken_ms, everything=everything))
+        again = self.again(body, taken_ms, everything=everything)
+        return again if again is not None else in_one_turn(self.steps(body, taken_ms, everything=everything))
+
+    def again(self, body: bytes, taken_ms: float, *, everything: bool) -> tuple[EngineSample, Page] | None:
+        """As `read`, for a page that looks like the one before; None if it needs `steps`."""
+        fields = self._all if everything else self._often
+        page = fields.wanted.again(body)
+        return None if page is None else (fields.sample(page, taken_ms), page)
 
     def steps(self, body: bytes, taken_ms: float, *, everything: bool) -> Turns[tuple[EngineSample, Page]]:
-        """As `read`, in turns of about half a millisecond: yields after each, returns the result."""
+        """A page that `again` did not know, in turns of about half a millisecond: yields after each, returns the
+        result."""
         fields = self._all if everything else self._often
         page = yield from fields.wanted.search(body)
         return fields.sample(page, taken_ms), page
@@ -112,7 +136,7 @@ class PageReader:
 
 def total(*names: str | MetricSpec) -> Reading:
     """Sum over the ranks; of several names the first that has a usable value."""
-    return _first_of(names, _sum)
+    return _first_of(names, _sum, _usable)
 
 
 def total_except(name: str, label: str, values: Collection[str]) -> Reading:
@@ -132,12 +156,12 @@ def total_except(name: str, label: str, values: Collection[str]) -> Reading:
 
 def highest(*names: str | MetricSpec) -> Reading:
     """Maximum over the ranks of a share 0..1 (larger is cut to 1)."""
-    return _first_of(names, _share)
+    return _first_of(names, _share, _usable_share)
 
 
 def latest(*names: str | MetricSpec) -> Reading:
     """The one value, or the largest: for times and settings, which do not add up."""
-    return _first_of(names, _largest)
+    return _first_of(names, _largest, _usable)
 
 
 def whole(value: str | MetricSpec | Reading) -> Reading:
@@ -303,7 +327,12 @@ def one_per_rank(series: Sequence[Series]) -> list[Series]:
     return list(ranks.values())
 
 
-def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Sequence[Series]], float | None]) -> Reading:
+def _first_of(
+    names: tuple[str | MetricSpec, ...],
+    reduce: Callable[[Sequence[Series]], float | None],
+    alone: Callable[[float], float | None],
+) -> Reading:
+    """`alone(value)` must be what `reduce` makes of one series."""
     specs = [_spec(name) for name in names]
 
     def compute(found: Found) -> float | None:
@@ -313,13 +342,22 @@ def _first_of(names: tuple[str | MetricSpec, ...], reduce: Callable[[Sequence[Se
                 return value
         return None
 
-    return Reading(tuple(dict.fromkeys(spec.name for spec in specs)), compute)
+    families = tuple(dict.fromkeys(spec.name for spec in specs))
+    # With several names, a first one that says nothing usable would leave it to the next.
+    return Reading(families, compute, alone if len(specs) == 1 and not specs[0].labels else None)
+
+
+def _usable(value: float) -> float | None:
+    return value if 0.0 <= value < math.inf else None
+
+
+def _usable_share(value: float) -> float | None:
+    return min(1.0, value) if 0.0 <= value < math.inf else None
 
 
 def _sum(series: Sequence[Series]) -> float | None:
     if len(series) == 1:
-        value = series[0].value
-        return value if 0.0 <= value < math.inf else None
+        return _usable(series[0].value)
     usable = one_per_rank(series)
     return math.fsum(one.value for one in usable) if usable else None
 
@@ -331,8 +369,7 @@ def _share(series: Sequence[Series]) -> float | None:
 
 def _largest(series: Sequence[Series]) -> float | None:
     if len(series) == 1:
-        value = series[0].value
-        return value if 0.0 <= value < math.inf else None
+        return _usable(series[0].value)
     return max((one.value for one in series if 0.0 <= one.value < math.inf), default=None)
 
 
