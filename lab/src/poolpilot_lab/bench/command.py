@@ -15,6 +15,10 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS: Final[dict[str, Benchmark]] = {
+    "routing": Benchmark(
+        "poolpilot_lab.bench.routing.command",
+        "policies compared in simulated fleets, against published ones and limits",
+    ),
     "cost": Benchmark("poolpilot_lab.bench.cost.command", "CPU, memory and latency of pickers behind a real Envoy"),
 }
 

@@ -26,6 +26,7 @@ class BlockCache:
         "_tail_is_unnamed",
         "evictions",
         "free",
+        "kept",
         "total",
     )
 
@@ -33,6 +34,8 @@ class BlockCache:
         self.total = total
         self.free = total
         """blocks that no sequence references, cached ones included"""
+        self.kept = 0
+        """free blocks that can still be found by key"""
         self.evictions = 0
         self._references: dict[int, int] = {}
         # Free blocks in the order in which they will be reused. A non-negative key is one cached block; a negative key
@@ -50,7 +53,7 @@ class BlockCache:
     @property
     def cached(self) -> int:
         """Blocks that can be found by key, referenced or not."""
-        return len(self._references) + sum(1 for key in self._free if key >= 0)
+        return len(self._references) + self.kept
 
     def __contains__(self, key: int) -> bool:
         return key in self._references or key in self._free
@@ -79,6 +82,7 @@ class BlockCache:
             else:
                 del free[key]
                 self.free -= 1
+                self.kept -= 1
                 references[key] = 1
         return table
 
@@ -92,6 +96,7 @@ class BlockCache:
             if key >= 0:
                 del free[key]
                 self.evictions += 1
+                self.kept -= 1
                 count -= 1
                 continue
             run = free[key]
@@ -132,10 +137,12 @@ class BlockCache:
                 free[key] = 1
                 self._tail_is_unnamed = False
                 self.free += 1
+                self.kept += 1
         table.clear()
 
     def forget(self) -> None:
         """Empties the prefix cache of free blocks (a reset); referenced blocks stay."""
+        self.kept = 0
         kept = self.free
         self._free = OrderedDict({self._next_unnamed: kept}) if kept else OrderedDict()
         self._last_unnamed = self._next_unnamed

@@ -1,0 +1,1 @@
+"""`poolpilot bench routing`: poolpilot against published policies, references and limits, in the simulator."""

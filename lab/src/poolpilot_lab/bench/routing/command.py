@@ -1,0 +1,114 @@
+"""`poolpilot bench routing`: flags → highest rates → groups of runs → results.json, report.md. Exit 0, 1, 2 or 130."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from poolpilot_lab.bench.routing.errors import RoutingBenchError
+from poolpilot_lab.bench.routing.execute import Group, RateTask, find_rate, in_parallel, run_group
+from poolpilot_lab.bench.routing.options import SETS, Options, parse
+from poolpilot_lab.bench.routing.report import report
+from poolpilot_lab.bench.routing.tables import Run, Runs
+from poolpilot_lab.sim.baselines import BASELINES
+from poolpilot_lab.sim.policies import ORACLE, POOLPILOT
+from poolpilot_lab.workload.traces import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from poolpilot_lab.sim.scenarios import Scenario
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the benchmark. 0: results are written; 2: wrong flags, names or files; 130: interrupted, runs are kept."""
+    try:
+        options = parse(argv)
+        _bench(options)
+    except (RoutingBenchError, TraceError) as error:
+        print(f"poolpilot bench routing: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, RoutingBenchError) else 2
+    return 0
+
+
+def _bench(options: Options) -> None:
+    began = time.monotonic()
+    tasks = [
+        RateTask(scenario, table, seed, options.out)
+        for table in options.tables
+        if table != "profile"
+        for scenario in options.scenarios
+        for seed in _seeds(options)
+    ]
+    rates: dict[tuple[str, str, int], float] = {}
+    for number, (task, rate) in enumerate(in_parallel(find_rate, tasks, options.workers), 1):
+        rates[task.scenario.name, task.table, task.seed] = rate
+        _say(began, f"highest rate {number}/{len(tasks)}: {task.scenario.name}, seed {task.seed}: {rate:.3g}/s")
+    groups = [group for table in options.tables for group in _groups(options, table, rates)]
+    runs: dict[str, list[Run]] = {table: [] for table in options.tables}
+    sources: dict[str, str] = {}
+    for number, (group, stored) in enumerate(in_parallel(run_group, groups, options.workers), 1):
+        name = group.scenario.name
+        for one in stored:
+            runs[group.table].append(Run(name, group.load, one["policy"], group.seed, one["row"] | one["details"]))
+            sources[name] = one["details"]["source"]
+        _say(began, f"runs {number}/{len(groups)}: {group.table}, {name}, load {group.load:.2g}, seed {group.seed}")
+    _write(options, runs, sources)
+
+
+def _seeds(options: Options) -> range:
+    return range(1, options.seeds + 1)
+
+
+def _groups(options: Options, table: str, rates: dict[tuple[str, str, int], float]) -> list[Group]:
+    def highest(scenario: Scenario, seed: int) -> float:
+        return rates[scenario.name, "results" if table == "profile" else table, seed]
+
+    return [
+        Group(
+            scenario=scenario,
+            table=table,
+            load=load,
+            rate=load * highest(scenario, seed),
+            seed=seed,
+            requests=options.size(scenario, load * highest(scenario, seed)),
+            policies=_policies(options, table),
+            out=options.out,
+        )
+        for scenario in options.scenarios
+        for seed in _seeds(options)
+        for load in _loads(options)
+    ]
+
+
+def _loads(options: Options) -> tuple[float, ...]:
+    return options.loads or SETS[options.set_name].loads
+
+
+def _policies(options: Options, table: str) -> tuple[str, ...]:
+    """The oracle runs always: rows name its mean."""
+    asked = (POOLPILOT,) if table == "profile" else options.policies
+    order = [POOLPILOT, *BASELINES, "central-queue", ORACLE]
+    return tuple(policy for policy in order if policy in asked or policy == ORACLE)
+
+
+def _write(options: Options, runs: dict[str, list[Run]], sources: dict[str, str]) -> None:
+    place = {scenario.name: number for number, scenario in enumerate(options.scenarios)}
+    tables: dict[str, Runs] = {}
+    for table, found in runs.items():
+        tables[table] = Runs(sorted(found, key=lambda run: (place[run.scenario], run.load, run.seed)))
+        rows = [row for row in tables[table].rows() if row["policy"] in (*options.policies, POOLPILOT)]
+        _write_json(options, table, rows)
+    text = report(tables, options.set_name, dict(sorted(sources.items(), key=lambda item: place[item[0]])))
+    (options.out / "report.md").write_text(text, encoding="utf-8")
+    print(f"{options.out}: results.json ({len(tables['results'].runs)} runs), report.md")
+
+
+def _write_json(options: Options, table: str, rows: list[dict[str, Any]]) -> None:
+    (options.out / f"{table}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _say(began: float, text: str) -> None:
+    print(f"[{time.monotonic() - began:6.0f} s] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""Runs: first the highest rates, then groups of runs on the same arrivals, in parallel, each stored when done.
+
+A group is one (table, scenario, load, seed) with all its policies; it makes its traffic once. What is stored under the
+same fingerprint is not run again.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from poolpilot_lab.bench.routing.fingerprint import fingerprint
+from poolpilot_lab.bench.routing.rates import known_rate
+from poolpilot_lab.sim.capacity import highest_rate
+from poolpilot_lab.sim.fleet import Simulation
+from poolpilot_lab.sim.limits import limits
+from poolpilot_lab.sim.measures import details, row
+from poolpilot_lab.sim.policies import POOLPILOT, Variant, make_router
+from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from poolpilot_lab.sim.scenarios import Scenario
+
+Stored = dict[str, Any]
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+TABLES: Final = {"results": HIDDEN, "identical": IDENTICAL, "profile": HIDDEN}
+"""Table → how engines vary. `results` and `identical`: generic prior; `profile`: published coefficients."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateTask:
+    """The highest rate of a scenario for one draw of engines."""
+
+    scenario: Scenario
+    table: str
+    seed: int
+    out: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs on the same arrivals."""
+
+    scenario: Scenario
+    table: str
+    load: float
+    rate: float
+    seed: int
+    requests: int
+    policies: tuple[str, ...]
+    out: Path
+
+
+def in_parallel(
+    work: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int
+) -> Iterator[tuple[_Task, _Result]]:
+    """Results as they come. Stops at the first error; an interrupt leaves what is stored."""
+    if workers == 1 or len(tasks) == 1:
+        for task in tasks:
+            yield task, work(task)
+        return
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        futures = {executor.submit(work, task): task for task in tasks}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def find_rate(task: RateTask) -> float:
+    """As it comes with the package, from the store, or by bisection."""
+    scenario, seed = task.scenario, task.seed
+    known = known_rate(scenario, task.table, seed)
+    if known is not None:
+        return known
+    mark = fingerprint("rate", scenario.key, task.table, seed)
+    file = task.out / "rates" / f"{scenario.name}-{task.table}-{seed}.json"
+    stored = load_stored(file, mark)
+    if stored is None:
+        rate = highest_rate(scenario, scenario.world(TABLES[task.table]), seed)
+        stored = store(file, mark, {"rate": rate})
+    return float(stored["rate"])
+
+
+def run_group(group: Group) -> list[Stored]:
+    """Every policy's run, new or stored: {"policy": …, "row": …, "details": …}."""
+    scenario, seed = group.scenario, group.seed
+    world = scenario.world(TABLES[group.table])
+    traffic = scenario.traffic(group.rate, group.requests, seed)
+    variant = Variant(knowledge="profile" if group.table == "profile" else "generic")
+    known = None
+    results = []
+    for policy in group.policies:
+        mark = fingerprint(scenario.key, group.table, group.rate, seed, group.requests, policy)
+        name = f"{group.load:.4g}-{seed}-{policy}.json"
+        file = group.out / "runs" / group.table / scenario.name / name
+        stored = load_stored(file, mark)
+        if stored is None:
+            router = make_router(policy, world, seed, variant if policy == POOLPILOT else None)
+            # Nothing in a run makes cycles worth collecting before its end; the collector would take a tenth of it.
+            gc.collect()
+            gc.disable()
+            record = Simulation(world, traffic, router, seed, scenario.warm_share).run()
+            gc.enable()
+            if known is None or traffic.closed:
+                known = limits(record, world, seed)
+            what = {"source": traffic.source, "rate": group.rate}
+            stored = store(
+                file,
+                mark,
+                {
+                    "policy": policy,
+                    "row": row(record, scenario.slo, known),
+                    "details": details(record, scenario.slo, known) | what,
+                },
+            )
+        results.append(stored)
+    return results
+
+
+def load_stored(file: Path, mark: str) -> Stored | None:
+    """What is stored under this fingerprint."""
+    try:
+        stored: Stored = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return stored if stored.get("fingerprint") == mark else None
+
+
+def store(file: Path, mark: str, what: Stored) -> Stored:
+    """Writes it as a whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    made = {"fingerprint": mark, **what}
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(made))
+    part.replace(file)
+    return made

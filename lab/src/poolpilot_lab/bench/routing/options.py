@@ -1,0 +1,169 @@
+"""The command line of `poolpilot bench routing`, checked: every complaint names flag, value and what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_lab.bench.routing.engine_file import find_engine
+from poolpilot_lab.bench.routing.errors import UsageError
+from poolpilot_lab.sim import policies
+from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, Scenario, trace_scenario
+from poolpilot_lab.workload.traces import FORMATS, TraceError, read_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_LOAD: Final = 3.0
+MOST_ENDPOINTS: Final = 1_000
+MOST_SEEDS: Final = 1_000
+LEAST_REQUESTS: Final = 200
+MOST_REQUESTS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a set runs."""
+
+    loads: tuple[float, ...]
+    seeds: int
+    tables: tuple[str, ...]
+    """`results` always; `identical` hardware; `profile`: poolpilot knows the published coefficients."""
+
+
+SETS: Final = {
+    "quick": Size((0.7,), 1, ("results",)),
+    "full": Size((0.5, 0.7, 0.9), 5, ("results", "identical", "profile")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to run."""
+
+    set_name: str
+    scenarios: tuple[Scenario, ...]
+    policies: tuple[str, ...]
+    loads: tuple[float, ...] | None
+    """Asked for; None: the set's."""
+    seeds: int
+    tables: tuple[str, ...]
+    requests: int | None
+    out: Path
+    workers: int
+
+    def size(self, scenario: Scenario, rate: float) -> int:
+        """Requests of one run."""
+        seconds = scenario.quick_s if self.set_name == "quick" else scenario.full_s
+        return self.requests or max(LEAST_REQUESTS, round(rate * seconds))
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Reads the flags. Raises UsageError; exits with 2 on flags that argparse refuses."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    size = SETS[given.set]
+    chosen = _scenarios(given)
+    if given.engine is not None:
+        profile = find_engine(given.engine)
+        chosen = [scenario.with_engine(profile) for scenario in chosen]
+    if given.endpoints is not None:
+        count = _whole("--endpoints", given.endpoints, 1, MOST_ENDPOINTS)
+        chosen = [scenario.with_endpoints(count) for scenario in chosen]
+    loads = _loads(given.loads) if given.loads is not None else None
+    return Options(
+        set_name=given.set,
+        scenarios=tuple(chosen),
+        policies=_names("--policy", given.policy, policies.names()),
+        loads=loads,
+        seeds=_whole("--seeds", given.seeds, 1, MOST_SEEDS) if given.seeds is not None else size.seeds,
+        tables=size.tables,
+        requests=(
+            _whole("--requests", given.requests, LEAST_REQUESTS, MOST_REQUESTS) if given.requests is not None else None
+        ),
+        out=_directory(given.out),
+        workers=_whole("--workers", given.workers, 1, 256),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="poolpilot bench routing",
+        description="Simulates fleets of engines with poolpilot's own decision code and with published policies, on "
+        "the same arrivals. Writes DIR/results.json and DIR/report.md; what was run before is not run again.",
+        epilog=f"scenarios: {', '.join(SCENARIOS)}; policies: {', '.join(policies.names())}",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--set", choices=tuple(SETS), default="quick", help="how much (default: %(default)s)")
+    parser.add_argument("--scenario", metavar="NAMES", help="comma-separated (default: all)")
+    parser.add_argument("--policy", metavar="NAMES", help="comma-separated (default: all)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="run this recorded trace instead of the scenarios")
+    parser.add_argument("--format", choices=FORMATS, help="of the trace")
+    parser.add_argument("--engine", metavar="NAME|FILE", help="every endpoint is this engine")
+    parser.add_argument("--endpoints", type=int, metavar="N", help="of the pool (default: the scenario's)")
+    parser.add_argument("--loads", metavar="RHOS", help="comma-separated shares of the highest bearable rate")
+    parser.add_argument("--seeds", type=int, metavar="N", help="hidden draws and arrivals per cell")
+    parser.add_argument("--requests", type=int, metavar="N", help="of one run (default: the scenario's)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for results")
+    return parser
+
+
+def _scenarios(given: argparse.Namespace) -> list[Scenario]:
+    if given.trace is None:
+        if given.format is not None:
+            raise UsageError("--format: says how a trace is to be read; give it together with --trace FILE")
+        return [SCENARIOS[name] for name in _names("--scenario", given.scenario, list(SCENARIOS))]
+    if given.format is None:
+        raise UsageError(f"--trace: needs --format, one of {', '.join(FORMATS)}")
+    if given.scenario not in (None, TRACE):
+        raise UsageError(f"--scenario: {given.scenario!r} cannot be combined with --trace")
+    path = given.trace.resolve()
+    make = partial(read_trace, path=path, trace_format=given.format)
+    try:
+        traffic = make(1.0, LEAST_REQUESTS, 1)
+    except TraceError as error:
+        raise UsageError(f"--trace: {error}") from None
+    return [trace_scenario(make, traffic)]
+
+
+def _names(flag: str, given: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    if given is None:
+        return tuple(known)
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise UsageError(f"{flag}: unknown {', '.join(map(repr, unknown)) or repr(given)}; known: {', '.join(known)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _loads(given: str) -> tuple[float, ...]:
+    loads = []
+    for text in given.split(","):
+        try:
+            load = float(text)
+        except ValueError:
+            load = math.nan
+        if not 0.0 < load <= MOST_LOAD:
+            raise UsageError(f"--loads: {text.strip()!r} is no number above 0 and up to {MOST_LOAD:g}")
+        loads.append(load)
+    return tuple(dict.fromkeys(loads))
+
+
+def _whole(flag: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise UsageError(f"{flag}: {value} is out of range, allowed are {low} to {high}")
+    return value
+
+
+def _directory(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out: {path}: {error.strerror}") from None
+    return path.resolve()

@@ -1,0 +1,65 @@
+"""What a baseline is, and what several of them share: the lowest of some costs, and profiles of llm-d's plugins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from poolpilot_picker.config.load import load
+from poolpilot_picker.config.schema import API_VERSION, KIND
+from poolpilot_picker.routing.plugins.order import best_first
+from poolpilot_picker.routing.registry import build_profile, default_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from poolpilot_lab.sim.world import World
+    from poolpilot_picker.flow.pool import Policy
+    from poolpilot_picker.routing.view import DecisionView
+    from poolpilot_picker.state.endpoints import Floats
+
+_REGISTRY: Final = default_registry()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A policy to compare with. `source`: where its rule comes from and what of it is our reading."""
+
+    name: str
+    source: str
+    build: Callable[[World], Policy]
+    first_tokens: bool = False
+    """The peer forwards the answers, so it sees the first token of each."""
+    scrape_ms: float = 200.0
+    """Between two readings of an endpoint, where the scenario does not set it."""
+
+
+class Stateless:
+    """A policy that remembers nothing of its placements."""
+
+    def placed(self, view: DecisionView, slot: int) -> None:
+        """Nothing to note."""
+
+
+def lowest(view: DecisionView, costs: Floats) -> list[int]:
+    """The candidate with the lowest cost; equal ones at random."""
+    return best_first(-costs, view.mask, 1, view.rng)
+
+
+def llmd(*plugins: tuple[str, float | None, Mapping[str, object]]) -> Policy:
+    """A profile of plugins (type, weight of a scorer, parameters), as an llm-d configuration file would make it."""
+    entries = [{"type": kind, "parameters": dict(parameters)} for kind, _, parameters in plugins]
+    references = [
+        {"pluginRef": kind} if weight is None else {"pluginRef": kind, "weight": weight} for kind, weight, _ in plugins
+    ]
+    text = msgspec.json.encode(
+        {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "plugins": entries,
+            "schedulingProfiles": [{"name": "default", "plugins": references}],
+        }
+    )
+    return build_profile(load(text.decode(), _REGISTRY))

@@ -1,0 +1,64 @@
+"""The load axis: the highest rate at which the oracle's backlog stays bounded, by bisection. ρ = rate ÷ that rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_lab.sim.fleet import Simulation
+from poolpilot_lab.sim.oracle import Oracle
+
+if TYPE_CHECKING:
+    from poolpilot_lab.sim.fleet import Record
+    from poolpilot_lab.sim.scenarios import Scenario
+    from poolpilot_lab.sim.world import World
+
+PRECISION: Final = 1.04
+"""Ratio of the rates between which the search ends."""
+STEP: Final = 1.25
+HOPELESS: Final = 100.0
+"""Waiting sequences per endpoint from which on nobody need look further."""
+GROWTH: Final = 1.5
+FIXED: Final = 1.0
+"""Bounded: the mean backlog in the last quarter is at most 1.5 times that of the second one, plus one per endpoint."""
+
+
+def highest_rate(scenario: Scenario, world: World, seed: int) -> float:
+    """Requests/s, of one hidden draw."""
+
+    def bounded(rate: float) -> bool:
+        return _is_bounded(scenario, world, seed, rate)
+
+    low = high = scenario.guess
+    if bounded(low):
+        while bounded(high := high * STEP):
+            low = high
+    else:
+        while not bounded(low := low / STEP):
+            high = low
+    while high > low * PRECISION:
+        middle = (low * high) ** 0.5
+        if bounded(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _is_bounded(scenario: Scenario, world: World, seed: int, rate: float) -> bool:
+    traffic = scenario.traffic(rate, round(rate * scenario.full_s), seed)
+    hopeless = HOPELESS * len(world.fleet)
+    record = Simulation(
+        world, traffic, Oracle(world, seed), seed, scenario.warm_share, drain_ms=0.0, most_waiting=hopeless
+    ).run()
+    return _bounded(record, len(world.fleet))
+
+
+def _bounded(record: Record, endpoints: int) -> bool:
+    if not record.backlog or record.backlog[-1][1] > HOPELESS * endpoints:
+        return False
+    span = record.end_ms - record.begin_ms
+    second = [waiting for at, waiting in record.backlog if 0.25 <= (at - record.begin_ms) / span < 0.5]
+    last = [waiting for at, waiting in record.backlog if (at - record.begin_ms) / span >= 0.75]
+    if not second or not last:
+        raise ValueError("the run is too short to see a backlog grow; more requests are needed")
+    return sum(last) / len(last) <= GROWTH * sum(second) / len(second) + FIXED * endpoints

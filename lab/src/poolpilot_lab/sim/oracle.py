@@ -1,0 +1,243 @@
+"""References that look into the engines: what knowledge and late binding would buy. Not competitors.
+
+The greedy oracle minimises the same kind of cost as the default policy, but with the true coefficients, lengths, cache
+and state of every engine at that very moment. The central queue also binds late: a request stays at the router until an
+engine has no prefill to do. Neither is a bound: see `limits` for those.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from poolpilot_lab.engine.model import step_time
+from poolpilot_picker.routing.cost_model import CACHE_ROOM, KV_ROOM, LEAST_CHUNK, CostParameters
+
+if TYPE_CHECKING:
+    from poolpilot_lab.engine.model import Engine
+    from poolpilot_lab.sim.trip import Fate, Trip
+    from poolpilot_lab.sim.world import World
+    from poolpilot_picker.state.samples import EngineSample
+
+
+class _State(NamedTuple):
+    """One engine as it is now; tokens and ms."""
+
+    decoding: int
+    context: float
+    waiting: int
+    queue_ms: float
+    """Prefill work of what is being prefilled, waits, or is on its way."""
+    queue_tokens: float
+    remaining: list[int]
+    """True output tokens still to come, of every sequence here."""
+    adapters: set[str]
+
+
+class Oracle:
+    """Places greedily by full knowledge, at once."""
+
+    scrape_ms = None
+
+    def __init__(self, world: World, seed: int, parameters: CostParameters | None = None) -> None:
+        self._world = world
+        self._random = random.Random(f"{seed}/oracle")
+        self._constants = parameters or CostParameters()
+        self._engines: list[Engine] = []
+        self._present: list[int] = []
+        self._transit: dict[int, dict[Trip, None]] = {}
+        self._uncached: dict[int, int] = {}
+        self._hit_share = 0.2
+
+    # ---- Router
+
+    def start(self, engines: list[Engine], present: list[int], now: float) -> None:
+        """Keeps the engines to look into."""
+        self._engines = engines
+        self._transit = {endpoint: {} for endpoint in range(len(engines))}
+        self.present(present, now)
+
+    def present(self, endpoints: list[int], now: float) -> None:
+        """Which endpoints there are."""
+        self._present = endpoints
+
+    def route(self, trip: Trip, now: float) -> int | None:
+        """The lowest true cost."""
+        return self._choose(trip, self._present, now)
+
+    def released(self, now: float) -> list[tuple[Trip, int]]:
+        """Nothing is held."""
+        return []
+
+    def first_token(self, trip: Trip, now: float) -> None:
+        """Known anyway."""
+
+    def ended(self, trip: Trip, fate: Fate, now: float) -> None:
+        """Known anyway."""
+        self._transit[trip.endpoint].pop(trip, None)
+        self._uncached.pop(trip.number, None)
+
+    def sampled(self, picker: int, endpoint: int, sample: EngineSample, now: float) -> None:
+        """Known anyway."""
+
+    # ---- the truth
+
+    def _choose(self, trip: Trip, among: list[int], now: float) -> int:
+        states = {endpoint: self._look(endpoint, now) for endpoint in among}
+        mean = sum(state.decoding + state.waiting for state in states.values()) / len(states)
+        best, ties, uncached = float("inf"), [], {}
+        for endpoint, state in states.items():
+            cost, uncached[endpoint] = self._cost(trip, endpoint, state, mean, now)
+            if cost < best - 1e-9:
+                best, ties = cost, [endpoint]
+            elif cost <= best + 1e-9:
+                ties.append(endpoint)
+        chosen = self._random.choice(ties)
+        call = trip.call
+        self._hit_share += 0.01 * (1.0 - uncached[chosen] / call.prompt_tokens - self._hit_share)
+        self._uncached[trip.number] = uncached[chosen]
+        self._transit[chosen][trip] = None
+        return chosen
+
+    def _look(self, endpoint: int, now: float) -> _State:
+        engine = self._engines[endpoint]
+        profile, factor = engine.accelerator.profile, engine.accelerator.prefill_factor * engine.accelerator.slow
+        ended = engine.steps_ended(now)
+        decoding = 0
+        context = work = tokens = 0.0
+        remaining: list[int] = []
+        adapters: set[str] = set()
+        for sequence in engine.running:
+            rest = sequence.prompt_tokens + sequence.generated - sequence.computed
+            if rest == 1 and sequence.generated:
+                decoding += 1
+                context += sequence.computed + ended
+                remaining.append(sequence.output_tokens - sequence.generated - ended)
+            else:
+                tokens += rest
+                work += step_time.prefill_part_ms(profile, rest, rest * rest + 2 * rest * sequence.computed)
+                remaining.append(sequence.output_tokens)
+            if sequence.adapter:
+                adapters.add(sequence.adapter)
+        transit = self._transit[endpoint]
+        for trip in [trip for trip in transit if trip.sequence is not None]:
+            del transit[trip]
+        coming: list[Trip] = [cast("Trip", sequence.tag) for sequence in engine.waiting]
+        coming += transit
+        for trip in coming:
+            call = trip.call
+            new = self._uncached.get(trip.number, call.prompt_tokens)
+            old = call.prompt_tokens - new
+            tokens += new
+            work += step_time.prefill_part_ms(profile, new, new * new + 2 * new * old)
+            remaining.append(call.output_tokens)
+            if call.adapter:
+                adapters.add(call.adapter)
+        return _State(decoding, context, len(coming), factor * work, tokens, remaining, adapters)
+
+    def _cost(self, trip: Trip, endpoint: int, state: _State, mean: float, now: float) -> tuple[float, int]:
+        """The default policy's cost with true numbers, and the uncached tokens."""
+        engine, call, constants = self._engines[endpoint], trip.call, self._constants
+        accelerator, profile = engine.accelerator, engine.accelerator.profile
+        slow = accelerator.slow
+        prefill_factor, decode_factor = accelerator.prefill_factor * slow, accelerator.decode_factor * slow
+        prompt, output, settings = call.prompt_tokens, call.output_tokens, engine.settings
+        size = settings.block_size
+        hit = size * engine.blocks.match(call.blocks, (prompt - 1) // size)
+        new = prompt - hit
+        work = prefill_factor * step_time.prefill_part_ms(profile, new, new * new + 2 * new * hit)
+        batch = state.decoding + state.waiting
+        step = decode_factor * step_time.decode_part_ms(profile, state.decoding, int(state.context), 0)
+        room = max(settings.max_num_batched_tokens - state.decoding, LEAST_CHUNK)
+        prefill = work + -(-new // room) * step
+        wait = state.queue_ms + -(-state.queue_tokens // room) * step
+        if engine.busy_until is not None:
+            left = engine.busy_until - now
+            wait += max(0.0, min(left, step if left > 2.0 * step else left))
+        each = profile.decode_b_ms + profile.sequence_overhead_ms + profile.decode_c_ms * (prompt + 0.5 * output)
+        later = step + decode_factor * each
+        capacity = engine.blocks.total * size
+        in_use = engine.blocks.used * size + state.queue_tokens + new
+        over = float(batch + 1 - settings.max_num_seqs)
+        if in_use > 0.98 * capacity:
+            over = max(over, state.waiting + 1.0)
+        mean_rest = sum(state.remaining) / max(1, len(state.remaining))
+        admission = max(0.0, over) * mean_rest * later / max(1, state.decoding) if batch else 0.0
+        load_ms, adapter_cost = self._adapter(trip, engine, state, later)
+        ttft = wait + prefill + admission + load_ms
+        delayed = constants.fleet_share * mean + (1.0 - constants.fleet_share) * batch
+        slowed = decode_factor * each * sum([min(output, rest) for rest in state.remaining])
+        cost = (
+            ttft
+            + admission
+            + constants.own_decode_weight * output * later
+            + constants.others_weight * delayed * work
+            + constants.others_decode_weight * slowed
+            + constants.slow_start_weight * max(0.0, ttft - constants.slow_start_ms)
+            + adapter_cost
+        )
+        peak = (in_use + output + 0.5 * sum(state.remaining)) / capacity
+        if peak > KV_ROOM:
+            cost += min(
+                constants.kv_barrier_most_ms, constants.kv_barrier_ms * (peak - KV_ROOM) / max(0.02, 1.05 - peak)
+            )
+        fill = (in_use + engine.blocks.kept * size + output) / capacity
+        if fill > CACHE_ROOM:
+            share = min(1.0, 10.0 * (fill - CACHE_ROOM))
+            value = prefill_factor * profile.prefill_b_ms * constants.eviction_weight * self._hit_share * new
+            cost += share * value * (1.0 + constants.others_weight * batch)
+        return cost, new
+
+    def _adapter(self, trip: Trip, engine: Engine, state: _State, later: float) -> tuple[float, float]:
+        """(time of a load, its cost besides)."""
+        adapter = trip.call.adapter
+        if not adapter or adapter in engine.slots.resident or adapter in state.adapters:
+            return 0.0, 0.0
+        load, slots, active = engine.settings.lora_load_ms, engine.settings.max_loras, len(state.adapters)
+        cost = load * (state.decoding + state.waiting)
+        if active >= slots:
+            cost += (active - slots + 1) * trip.call.output_tokens * later / max(1, active)
+        return load, cost
+
+
+class CentralQueue(Oracle):
+    """First come, first served, from one queue: the head goes to the best engine that has nothing to prefill."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(world, seed)
+        self._queue: deque[Trip] = deque()
+
+    def route(self, trip: Trip, now: float) -> int | None:
+        """At once when nobody waits and an engine is ready."""
+        if not self._queue:
+            ready = self._ready(trip)
+            if ready:
+                return self._choose(trip, ready, now)
+        self._queue.append(trip)
+        return None
+
+    def released(self, now: float) -> list[tuple[Trip, int]]:
+        """As many from the head as engines are ready."""
+        going: list[tuple[Trip, int]] = []
+        while self._queue:
+            ready = self._ready(self._queue[0])
+            if not ready:
+                break
+            trip = self._queue.popleft()
+            going.append((trip, self._choose(trip, ready, now)))
+        return going
+
+    def _ready(self, trip: Trip) -> list[int]:
+        return [endpoint for endpoint in self._present if self._is_ready(endpoint, trip)]
+
+    def _is_ready(self, endpoint: int, trip: Trip) -> bool:
+        engine = self._engines[endpoint]
+        if engine.waiting or len(engine.running) >= engine.settings.max_num_seqs:
+            return False
+        if any(trip.sequence is None for trip in self._transit[endpoint]):
+            return False
+        if any(not sequence.generated for sequence in engine.running):
+            return False
+        needed = trip.call.prompt_tokens // engine.settings.block_size + 1
+        return not engine.running or needed <= engine.blocks.free

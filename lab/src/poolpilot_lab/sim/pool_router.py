@@ -1,0 +1,149 @@
+"""The picker in the simulation: its own pool, policy and learning code, one pool per simulated picker.
+
+Baselines run in the same pool as other policies: they know what the picker knows (own account, prefix index, samples).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_lab.sim.trip import Fate
+from poolpilot_picker.flow.outcome import Outcome
+from poolpilot_picker.flow.pool import Pool, PoolSettings
+from poolpilot_picker.requests.request import InferenceRequest, PrefixChain, RequestKind
+from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
+from poolpilot_picker.state.samples import ServedModels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_lab.engine.model import Engine
+    from poolpilot_lab.sim.trip import Trip
+    from poolpilot_lab.sim.world import World
+    from poolpilot_picker.config.step_models import StepModel
+    from poolpilot_picker.flow.pool import Policy
+    from poolpilot_picker.state.samples import EngineSample
+
+BASE_MODEL: Final = "base"
+_OUTCOMES: Final = {Fate.SERVED: Outcome.SERVED, Fate.FAILED: Outcome.FAILED, Fate.LOST: Outcome.UNREACHABLE}
+
+
+class PoolRouter:
+    """`pickers` pools that share nothing; a trip belongs to the picker it came to."""
+
+    def __init__(
+        self,
+        world: World,
+        policy: Callable[[], Policy],
+        seed: int,
+        *,
+        scrape_ms: float = 200.0,
+        first_tokens: bool = False,
+        counts_pickers: bool = False,
+        step_model: Callable[[EndpointSpec], StepModel] | None = None,
+    ) -> None:
+        """first_tokens: the policy's peer sees the first token of every answer, not only of sampled ones.
+        counts_pickers: the policy knows how many pickers there are. step_model: coefficients given to the policy."""
+        self._world = world
+        self._scrape_ms = world.scrape_ms or scrape_ms
+        self._first_tokens = first_tokens
+        draw = random.Random(f"{seed}/tokens")
+        self._bias = math.exp(draw.gauss(0.0, world.token_bias))
+        self._draw = draw
+        settings = PoolSettings(receipt_share=0.0, pickers=world.pickers if counts_pickers else 1)
+        self.pools = [
+            Pool(
+                f"picker-{number}",
+                policy(),
+                random.Random(f"{seed}/picker/{number}"),
+                settings,
+                EndpointTable(step_model) if step_model is not None else None,
+            )
+            for number in range(world.pickers)
+        ]
+        self._addresses = [f"10.0.{e >> 8}.{e & 255}:8000" for e in range(len(world.fleet))]
+        self._index = {address: endpoint for endpoint, address in enumerate(self._addresses)}
+        ends = [float(world.block_tokens * (block + 1)) for block in range(4_096)]
+        self._ends: list[float] = ends
+
+    @property
+    def scrape_ms(self) -> float | None:
+        """Interval of readings."""
+        return self._scrape_ms
+
+    def start(self, engines: list[Engine], present: list[int], now: float) -> None:
+        """Discovery's first word."""
+        self.present(present, now)
+
+    def present(self, endpoints: list[int], now: float) -> None:
+        """Discovery: every picker hears the same."""
+        specs = [
+            EndpointSpec(host=self._addresses[e].removesuffix(":8000"), port=8000, labels={"endpoint": str(e)})
+            for e in endpoints
+        ]
+        for pool in self.pools:
+            added, _ = pool.apply_endpoints(specs)
+            if self._world.adapters:
+                served = ServedModels(base=(BASE_MODEL,), adapters=dict.fromkeys(self._world.adapters, BASE_MODEL))
+                for endpoint in added:
+                    pool.apply_served_models(endpoint, served)
+
+    def _request(self, trip: Trip, pool: Pool) -> InferenceRequest:
+        call, block = trip.call, self._world.block_tokens
+        text = max(1.0, call.prompt_tokens * self._bias * math.exp(self._draw.gauss(0.0, self._world.token_noise)))
+        model = call.adapter or BASE_MODEL
+        tokens = max(1, round(text * pool.tokens.scale(model)))
+        # The picker hashes the prompt only, and never counts its last token as cached.
+        count = min(len(call.blocks), (call.prompt_tokens - 1) // block)
+        if count > len(self._ends):
+            self._ends = [float(block * (position + 1)) for position in range(count)]
+        scale = tokens / call.prompt_tokens
+        return InferenceRequest(
+            request_id=str(trip.number),
+            kind=RequestKind.CHAT,
+            model=model,
+            target_model=model,
+            stream=True,
+            prompt_tokens=tokens,
+            text_tokens=text,
+            max_tokens=call.max_tokens,
+            prefix=PrefixChain(hashes=call.blocks[:count], ends=[end * scale for end in self._ends[:count]]),  # type: ignore[arg-type]
+            tenant=call.tenant,
+            priority=call.priority,
+            routing_key=call.session,
+        )
+
+    def route(self, trip: Trip, now: float) -> int | None:
+        """Places the trip; raises RequestRefused."""
+        pool = self.pools[trip.picker]
+        placement = trip.placement = pool.place(self._request(trip, pool), now)
+        return self._index[placement.booking.endpoint.address]
+
+    def released(self, now: float) -> list[tuple[Trip, int]]:
+        """Nothing is held here."""
+        return []
+
+    def first_token(self, trip: Trip, now: float) -> None:
+        """Seen where the answer is watched."""
+        placement = trip.placement
+        if placement is not None and (placement.observe or self._first_tokens):
+            self.pools[trip.picker].first_token(placement, now)
+
+    def ended(self, trip: Trip, fate: Fate, now: float) -> None:
+        """Releases the booking; a watched answer tells its usage."""
+        placement = trip.placement
+        if placement is None:
+            return
+        pool = self.pools[trip.picker]
+        if fate is Fate.SERVED and placement.observe:
+            pool.usage(placement, trip.call.prompt_tokens, trip.call.output_tokens)
+        pool.finish(placement, _OUTCOMES[fate], now)
+
+    def sampled(self, picker: int, endpoint: int, sample: EngineSample, now: float) -> None:
+        """Telemetry arrived."""
+        pool = self.pools[picker]
+        known = pool.table.find(self._addresses[endpoint])
+        if known is not None:
+            pool.apply_sample(known, sample, now)

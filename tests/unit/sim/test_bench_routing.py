@@ -1,0 +1,185 @@
+"""`poolpilot bench routing`: what it writes, that it goes on where it stopped, and what it says of wrong input."""
+
+import json
+import math
+
+import pytest
+
+from poolpilot_lab.bench.routing import execute, rates
+from poolpilot_lab.bench.routing.command import main
+from poolpilot_lab.bench.routing.statistics import geometric_mean, paired
+from poolpilot_lab.bench.routing.tables import FIELDS
+from poolpilot_lab.sim import capacity
+from poolpilot_lab.sim.scenarios import SCENARIOS
+from poolpilot_lab.sim.world import EXACT
+
+FAST = ["--scenario", "poisson-mix", "--requests", "200", "--workers", "1"]
+
+
+@pytest.fixture
+def _rate(monkeypatch):
+    monkeypatch.setattr(execute, "known_rate", lambda scenario, table, seed: 40.0)
+
+
+@pytest.mark.usefixtures("_rate")
+def test_it_writes_rows_with_exactly_the_fields_that_are_promised(tmp_path):
+    assert (
+        main(
+            [
+                *FAST,
+                "--policy",
+                "poolpilot,lmetric,random",
+                "--loads",
+                "0.5,0.8",
+                "--seeds",
+                "2",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
+    rows = json.loads((tmp_path / "results.json").read_text())
+    assert len(rows) == 3 * 2 * 2
+    assert {(row["policy"], row["load"], row["seed"]) for row in rows} == {
+        (policy, load, seed) for policy in ("poolpilot", "lmetric", "random") for load in (0.5, 0.8) for seed in (1, 2)
+    }
+    for row in rows:
+        assert tuple(row) == (*FIELDS, "by_class")
+        assert set(row["by_class"]) == {"short", "long"}
+        assert row["scenario"] == "poisson-mix"
+        assert row["admitted"] == 1.0
+        assert row["oracle_ttft_mean_ms"] > 0
+        assert row["limit_ttft_mean_ms"] <= row["ttft_mean_ms"]
+        assert row["limit_ttft_p99_ms"] <= row["ttft_p99_ms"]
+    assert "simulated" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("_rate")
+def test_what_was_run_is_not_run_again_and_what_is_missing_is(tmp_path, monkeypatch):
+    flags = [*FAST, "--policy", "random,least-request", "--out", str(tmp_path)]
+    ran = []
+    run = execute.Simulation.run
+    monkeypatch.setattr(execute.Simulation, "run", lambda self: ran.append(self) or run(self))
+    assert main(flags) == 0
+    assert len(ran) == 3
+    first = (tmp_path / "results.json").read_text()
+    assert main(flags) == 0
+    assert len(ran) == 3
+    [stored] = (tmp_path / "runs" / "results" / "poisson-mix").glob("*-random.json")
+    stored.write_text("half a fi")
+    assert main(flags) == 0
+    assert len(ran) == 4
+    assert (tmp_path / "results.json").read_text() == first
+    assert main([*flags, "--requests", "250"]) == 0
+    assert len(ran) == 7
+
+
+@pytest.mark.usefixtures("_rate")
+def test_a_plain_trace_and_an_engine_file_are_run(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        {"t": 0.1 * n, "input_tokens": 300, "output_tokens": 20, "blocks": ["system", f"q{n % 7}"], "block_tokens": 128}
+        for n in range(400)
+    ]
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    engine = tmp_path / "engine.json"
+    entry = {
+        "id": "mine",
+        "prefill": {"floor_ms": 5, "a_ms": 1, "b_ms_per_token": 0.02, "c_ms_per_token2": 4e-7},
+        "decode": {"a_ms": 6, "b_ms_per_sequence": 0.01, "c_ms_per_context_token": 4e-5},
+        "kv_cache": {"tokens": 100_000},
+    }
+    engine.write_text(json.dumps(entry))
+    flags = [
+        "--trace",
+        str(trace),
+        "--format",
+        "jsonl",
+        "--engine",
+        str(engine),
+        "--endpoints",
+        "3",
+        "--requests",
+        "300",
+    ]
+    assert main([*flags, "--policy", "poolpilot", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    [row] = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert row["scenario"] == "trace"
+    assert 0.7 < row["reuse_ceiling"] < 0.9
+    assert row["cached_token_share"] <= row["reuse_ceiling"] + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--scenario", "S99"], "--scenario: unknown 'S99'; known: S1"),
+        (["--policy", "best"], "--policy: unknown 'best'; known: poolpilot"),
+        (["--loads", "0.5,-1"], "--loads: '-1' is no number above 0"),
+        (["--loads", "nan"], "--loads: 'nan'"),
+        (["--seeds", "0"], "--seeds: 0 is out of range"),
+        (["--requests", "3"], "--requests: 3 is out of range"),
+        (["--endpoints", "0"], "--endpoints: 0 is out of range"),
+        (["--engine", "no-such-engine"], "--engine: 'no-such-engine' is neither a file nor a known engine"),
+        (["--trace", "no-such-file", "--format", "jsonl"], "no-such-file: cannot be read"),
+        (["--trace", "x.jsonl"], "--trace: needs --format"),
+        (["--format", "azure"], "--format: says how a trace is to be read"),
+    ],
+)
+def test_wrong_flags_are_named_with_what_is_allowed_and_exit_2(tmp_path, capsys, flags, words):
+    assert main([*flags, "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "trace_format", "words"),
+    [
+        ('{"t": 0, "input_tokens": 0, "output_tokens": 5}', "jsonl", ":1: 0 input and 5 output tokens"),
+        ('{"t": 0, "input_tokens": 9}', "jsonl", "output_tokens"),
+        ("not json", "mooncake", ":1:"),
+        ("TIMESTAMP,ContextTokens\n2023-11-16 18:17:03.9799600,48\n", "azure", "GeneratedTokens"),
+        ('{"t": 0, "input_tokens": 9, "output_tokens": 5}', "jsonl", "holds 1 requests"),
+    ],
+)
+def test_bad_traces_are_refused_with_line_and_field(tmp_path, capsys, text, trace_format, words):
+    file = tmp_path / "trace"
+    file.write_text(text)
+    assert main(["--trace", str(file), "--format", trace_format, "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_engine_file_with_a_bad_number_is_refused(tmp_path, capsys):
+    file = tmp_path / "engine.json"
+    file.write_text(json.dumps({"id": "x", "prefill": {}, "decode": {}, "kv_cache": {"tokens": 5}}))
+    assert main(["--engine", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "prefill" in capsys.readouterr().err
+
+
+def test_a_rate_is_used_only_for_the_scenario_it_was_found_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "FILE", tmp_path / "rates.json")
+    scenario = SCENARIOS["S1"]
+    assert rates.known_rate(scenario, "results", 1) is None
+    rates.remember(scenario, "results", 1, 15.0)
+    assert rates.known_rate(scenario, "results", 1) == 15.0
+    assert rates.known_rate(scenario, "results", 2) is None
+    assert rates.known_rate(scenario, "identical", 1) is None
+    assert rates.known_rate(scenario.with_endpoints(4), "results", 1) is None
+
+
+def test_the_highest_rate_is_where_the_backlog_begins_to_grow(monkeypatch):
+    scenario = SCENARIOS["poisson-mix"].with_endpoints(1)
+    monkeypatch.setattr(capacity, "PRECISION", 1.2)
+    rate = capacity.highest_rate(scenario, scenario.world(EXACT), 1)
+    # A sequence of 424 output tokens in the mean, 256 at a time, in steps of about 30 ms with its share of prefill.
+    assert 8.0 < rate < 20.0
+
+
+def test_ratios_are_paired_and_their_interval_narrows_with_seeds():
+    ratio = paired([2.0, 4.0, 8.0, 16.0], [1.0, 2.0, 4.0, 8.0])
+    assert ratio == pytest.approx((2.0, 2.0, 2.0))
+    spread = paired([1.0, 2.0], [2.0, 1.0])
+    assert spread.value == pytest.approx(1.0)
+    assert spread.low < 0.01 and spread.high > 100.0
+    assert paired([math.inf], [math.inf]).value == 1.0
+    assert paired([math.inf, 1.0], [1.0, 1.0]).value == math.inf
+    assert geometric_mean([1.0, 100.0]) == pytest.approx(10.0)
