@@ -60,6 +60,22 @@ cdef inline double smaller(double one, double other) noexcept nogil:
     return one if one < other else other
 
 
+cdef inline double generated_tokens(
+    double inflight,
+    double prompt_tokens,
+    double expected_tokens,
+    double started_sum_ms,
+    double step_ms,
+    double sequence_ms,
+    double context_ms,
+    double now,
+) noexcept nogil:
+    """Output tokens that the bookings of a slot have probably generated."""
+    cdef double step = step_ms + sequence_ms * inflight + context_ms * prompt_tokens
+    cdef double elapsed = inflight * now - started_sum_ms
+    return smaller(larger(elapsed / step, 0.0), 2.0 * expected_tokens)
+
+
 cdef class Constants:
     """The constants of a cost, by the names of `CostParameters`."""
 
@@ -178,17 +194,12 @@ cdef class Columns:
         cdef double own = self._block[INFLIGHT, slot], context = self._block[PROMPT_TOKENS, slot]
         cdef double sequences = own + self._block[FOREIGN, slot]
         if own > 0.0:
-            context += self._generated(slot, now)
+            context += generated_tokens(
+                own, context, self._block[EXPECTED_TOKENS, slot], self._block[STARTED_SUM_MS, slot],
+                self._block[STEP_MS, slot], self._block[SEQUENCE_MS, slot], self._block[CONTEXT_MS, slot], now,
+            )
             context *= sequences / own
         return sequences, context
-
-    cdef inline double _generated(self, Py_ssize_t slot, double now):
-        """Output tokens that the bookings of a slot have probably generated."""
-        cdef double own = self._block[INFLIGHT, slot]
-        cdef double step = self._block[STEP_MS, slot] + self._block[SEQUENCE_MS, slot] * own
-        step += self._block[CONTEXT_MS, slot] * self._block[PROMPT_TOKENS, slot]
-        cdef double elapsed = own * now - self._block[STARTED_SUM_MS, slot]
-        return smaller(larger(elapsed / step, 0.0), 2.0 * self._block[EXPECTED_TOKENS, slot])
 
     def all_heard(self, double since):
         """True when every slot told its load at `since` or later."""
@@ -278,7 +289,44 @@ cdef class Columns:
         double[:, ::1] out,
     ) except -1:
         cdef Py_ssize_t slots = self._slots, s
-        cdef Py_ssize_t at
+        cdef const double* inflight = &self._block[INFLIGHT, 0]
+        cdef const double* mean_weight = &self._block[MEAN_WEIGHT, 0]
+        cdef const double* sequence_ms = &self._block[SEQUENCE_MS, 0]
+        cdef const double* context_ms = &self._block[CONTEXT_MS, 0]
+        cdef const double* prompt_tokens = &self._block[PROMPT_TOKENS, 0]
+        cdef const double* max_sequences = &self._block[MAX_SEQUENCES, 0]
+        cdef const double* step_ms = &self._block[STEP_MS, 0]
+        cdef const double* interference = &self._block[INTERFERENCE, 0]
+        cdef const double* cache_trust = &self._block[CACHE_TRUST, 0]
+        cdef const double* token_ms = &self._block[TOKEN_MS, 0]
+        cdef const double* token2_ms = &self._block[TOKEN2_MS, 0]
+        cdef const double* token_budget = &self._block[TOKEN_BUDGET, 0]
+        cdef const double* free_at_ms = &self._block[FREE_AT_MS, 0]
+        cdef const double* half_chunk_ms = &self._block[HALF_CHUNK_MS, 0]
+        cdef const double* kv_tokens = &self._block[KV_TOKENS, 0]
+        cdef const double* new_kv_tokens = &self._block[NEW_KV_TOKENS, 0]
+        cdef const double* queued = &self._block[QUEUED, 0]
+        cdef const double* preempting_until_ms = &self._block[PREEMPTING_UNTIL_MS, 0]
+        cdef const double* failure_ms = &self._block[FAILURE_MS, 0]
+        cdef const double* started_sum_ms = &self._block[STARTED_SUM_MS, 0]
+        cdef const double* expected_tokens = &self._block[EXPECTED_TOKENS, 0]
+        cdef double* to_wait = &out[WAIT, 0]
+        cdef double* to_prefill = &out[PREFILL, 0]
+        cdef double* to_decode = &out[DECODE, 0]
+        cdef double* to_delay_prefill = &out[DELAY_PREFILL, 0]
+        cdef double* to_delay_decode = &out[DELAY_DECODE, 0]
+        cdef double* to_step = &out[STEP, 0]
+        cdef double* to_uncached = &out[UNCACHED, 0]
+        cdef double* to_kv_peak = &out[KV_PEAK, 0]
+        cdef double* to_admission = &out[ADMISSION, 0]
+        cdef double* to_eviction = &out[EVICTION, 0]
+        cdef double* to_adapter = &out[ADAPTER, 0]
+        cdef double* to_slow_start = &out[SLOW_START, 0]
+        cdef double* to_preempting = &out[PREEMPTING, 0]
+        cdef double* to_failures = &out[FAILURES, 0]
+        cdef double* to_first_wait = &out[FIRST_WAIT, 0]
+        cdef double* to_adapter_ms = &out[ADAPTER_MS, 0]
+        cdef double* to_total = &out[TOTAL, 0]
         cdef const double* others = &foreign[0] if foreign is not None else &self._block[FOREIGN, 0]
         cdef const double* held = &other_kv[0] if other_kv is not None else &self._block[OTHER_KV_TOKENS, 0]
         # Half of what others have is taken to be like our own, times the other pickers: already in `foreign` if given.
@@ -289,95 +337,99 @@ cdef class Columns:
         cdef double own_decode = c.own_decode_weight * output
         cdef double added_kv = sequences * output, evicted = c.eviction_weight * hit_share
         cdef double batch, strangers, each, generated, context, decoding, step_now, step, uncached, work, prefill, wait
-        cdef double queue, in_use, capacity, peak, over, waits, fill, adapter_ms, late, total
+        cdef double queue, in_use, capacity, peak, over, waits, fill, adapter_ms, late
         cdef int matter = 1 << WAIT | 1 << PREFILL | 1 << DECODE | 1 << DELAY_PREFILL | 1 << DELAY_DECODE
 
         for s in range(slots):
-            strangers = theirs * others[s] + like_ours * self._block[INFLIGHT, s]
-            fleet += (self._block[INFLIGHT, s] + strangers) * self._block[MEAN_WEIGHT, s]
+            strangers = theirs * others[s] + like_ours * inflight[s]
+            fleet += (inflight[s] + strangers) * mean_weight[s]
         fleet *= c.fleet_share
         if resident != NULL:
             matter |= 1 << ADAPTER
 
         for s in range(slots):
-            strangers = theirs * others[s] + like_ours * self._block[INFLIGHT, s]
-            batch = self._block[INFLIGHT, s] + strangers
-            each = self._block[SEQUENCE_MS, s] + self._block[CONTEXT_MS, s] * midway
-            generated = self._generated(s, now)
-            context = self._block[PROMPT_TOKENS, s] + generated + strangers * midway
-            decoding = smaller(batch, self._block[MAX_SEQUENCES, s])
-            step_now = self._block[STEP_MS, s] + self._block[SEQUENCE_MS, s] * decoding
-            step_now += self._block[CONTEXT_MS, s] * context
-            step = (step_now + sequences * each) * self._block[INTERFERENCE, s]
+            strangers = theirs * others[s] + like_ours * inflight[s]
+            batch = inflight[s] + strangers
+            each = sequence_ms[s] + context_ms[s] * midway
+            generated = generated_tokens(
+                inflight[s], prompt_tokens[s], expected_tokens[s], started_sum_ms[s],
+                step_ms[s], sequence_ms[s], context_ms[s], now,
+            )
+            context = prompt_tokens[s] + generated + strangers * midway
+            decoding = smaller(batch, max_sequences[s])
+            step_now = step_ms[s] + sequence_ms[s] * decoding
+            step_now += context_ms[s] * context
+            step = (step_now + sequences * each) * interference[s]
 
-            uncached = larger(prompt - (cached[s] * self._block[CACHE_TRUST, s] if c.use_cache else 0.0), 1.0)
-            work = uncached * (self._block[TOKEN_MS, s] + self._block[TOKEN2_MS, s] * (2.0 * prompt - uncached))
-            prefill = work + ceil(uncached / larger(self._block[TOKEN_BUDGET, s] - batch, LEAST_CHUNK)) * step_now
+            uncached = larger(prompt - (cached[s] * cache_trust[s] if c.use_cache else 0.0), 1.0)
+            work = uncached * (token_ms[s] + token2_ms[s] * (2.0 * prompt - uncached))
+            prefill = work + ceil(uncached / larger(token_budget[s] - batch, LEAST_CHUNK)) * step_now
             wait = smaller(0.5 * batch, 0.5) * step_now
             if c.use_wait:
-                queue = larger(self._block[FREE_AT_MS, s] - now, 0.0)
-                wait += queue + smaller(queue, self._block[HALF_CHUNK_MS, s])
-            out[WAIT, s] = wait
-            out[PREFILL, s] = prefill
-            out[DECODE, s] = own_decode * step
-            out[DELAY_PREFILL, s] = c.others_weight * (fleet + (1.0 - c.fleet_share) * batch) * work
-            out[DELAY_DECODE, s] = slowed * batch * each
-            out[STEP, s] = step
-            out[UNCACHED, s] = uncached
+                queue = larger(free_at_ms[s] - now, 0.0)
+                wait += queue + smaller(queue, half_chunk_ms[s])
+            to_wait[s] = wait
+            to_prefill[s] = prefill
+            to_decode[s] = own_decode * step
+            to_delay_prefill[s] = c.others_weight * (fleet + (1.0 - c.fleet_share) * batch) * work
+            to_delay_decode[s] = slowed * batch * each
+            to_step[s] = step
+            to_uncached[s] = uncached
 
-            capacity = self._block[KV_TOKENS, s]
-            in_use = self._block[NEW_KV_TOKENS, s] + larger(held[s], generated) + uncached
+            capacity = kv_tokens[s]
+            in_use = new_kv_tokens[s] + larger(held[s], generated) + uncached
             peak = (in_use + (added_kv + (0.5 * rest) * batch)) / capacity
-            over = batch + sequences - self._block[MAX_SEQUENCES, s]
-            out[KV_PEAK, s] = out[ADMISSION, s] = out[EVICTION, s] = 0.0
+            over = batch + sequences - max_sequences[s]
+            to_kv_peak[s] = to_admission[s] = to_eviction[s] = 0.0
             if peak > KV_ROOM:
                 matter |= 1 << KV_PEAK
-                out[KV_PEAK, s] = smaller(
+                to_kv_peak[s] = smaller(
                     c.kv_barrier_ms * (peak - KV_ROOM) / larger(1.05 - peak, 0.02), c.kv_barrier_most_ms
                 )
                 if in_use > 0.98 * capacity:
-                    over = larger(over, self._block[QUEUED, s] + 1.0)
+                    over = larger(over, queued[s] + 1.0)
             if over > 0.0:
                 matter |= 1 << ADMISSION
                 if batch > 0.0:
                     waits = over * rest * step / larger(decoding, 1.0)
                     wait += waits
-                    out[ADMISSION, s] = 2.0 * waits
+                    to_admission[s] = 2.0 * waits
             fill = (indexed[s] + generated + uncached + output) / capacity
             if fill > CACHE_ROOM:
                 matter |= 1 << EVICTION
-                out[EVICTION, s] = (
+                to_eviction[s] = (
                     smaller(10.0 * (fill - CACHE_ROOM), 1.0)
-                    * (self._block[TOKEN_MS, s] * (evicted * uncached))
+                    * (token_ms[s] * (evicted * uncached))
                     * (1.0 + c.others_weight * batch)
                 )
 
             adapter_ms = 0.0
-            out[ADAPTER, s] = 0.0
+            to_adapter[s] = 0.0
             if resident != NULL and not resident[s]:
                 adapter_ms = c.adapter_load_ms
-                out[ADAPTER, s] = adapter_ms * (
+                to_adapter[s] = adapter_ms * (
                     1.0 + (c.adapter_eviction_weight if loaded[s] >= limits[s] else 0.0) + batch
                 )
                 if busy[s] >= limits[s]:
-                    out[ADAPTER, s] += (busy[s] - limits[s] + 1.0) * output * step / larger(busy[s], 1.0)
+                    to_adapter[s] += (busy[s] - limits[s] + 1.0) * output * step / larger(busy[s], 1.0)
             late = wait + prefill + adapter_ms - late_ms
-            out[SLOW_START, s] = out[PREEMPTING, s] = 0.0
+            to_slow_start[s] = to_preempting[s] = 0.0
             if late > 0.0:
                 matter |= 1 << SLOW_START
-                out[SLOW_START, s] = c.slow_start_weight * late
-            if self._block[PREEMPTING_UNTIL_MS, s] > now:
+                to_slow_start[s] = c.slow_start_weight * late
+            if preempting_until_ms[s] > now:
                 matter |= 1 << PREEMPTING
-                out[PREEMPTING, s] = c.preempting_ms
-            out[FAILURES, s] = self._block[FAILURE_MS, s]
-            if out[FAILURES, s] > 0.0:
+                to_preempting[s] = c.preempting_ms
+            to_failures[s] = failure_ms[s]
+            if to_failures[s] > 0.0:
                 matter |= 1 << FAILURES
-            out[FIRST_WAIT, s] = wait
-            out[ADAPTER_MS, s] = adapter_ms
-            total = 0.0
-            for at in range(TERM_COUNT):
-                total += out[at, s]
-            out[TOTAL, s] = total
+            to_first_wait[s] = wait
+            to_adapter_ms[s] = adapter_ms
+            to_total[s] = (
+                to_wait[s] + to_prefill[s] + to_decode[s] + to_delay_prefill[s] + to_delay_decode[s]
+                + to_kv_peak[s] + to_admission[s] + to_eviction[s]
+                + to_adapter[s] + to_slow_start[s] + to_preempting[s] + to_failures[s]
+            )
         return matter
 
     def predicted(self, const double[:, ::1] out not None, Py_ssize_t slot):

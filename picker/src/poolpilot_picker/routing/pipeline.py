@@ -72,8 +72,10 @@ class Profile:
         self.picker_name, self.picker = picker
         self.observers = tuple(observers)
         self.guard = guard or PluginGuard()
-        alone = not self.filters and not self.scorers and isinstance(picker, UnscoredPicker)
-        self._alone = picker if alone and isinstance(picker, UnscoredPicker) else None
+        decides = self.picker
+        self._alone: UnscoredPicker | None = None
+        if not self.filters and not self.scorers and isinstance(decides, UnscoredPicker):
+            self._alone = decides
 
     def decide(self, view: DecisionView) -> list[int]:
         """Slots in order of preference, the first to be booked; never empty, only candidates of `view.mask`.
@@ -153,6 +155,8 @@ class Profile:
         try:
             if total is None and self._alone is not None:
                 picked = self._alone.pick_unscored(view)
+                if len(picked) == 1 and 0 <= picked[0] < len(mask) and mask[picked[0]]:
+                    return picked
             else:
                 # A copy: what a picker does to the scores must not reach the fallback below.
                 picked = self.picker.pick(view, _none_preferred(mask) if total is None else total.copy())
