@@ -39,6 +39,7 @@ class Instant:
         set_headers=(("x-gateway-destination-endpoint", DESTINATION), ("content-length", "1000")),
         destination=DESTINATION,
     )
+    passing = False
 
     def set_modes(self, request: int, response: int) -> None:
         """Full duplex is meant."""

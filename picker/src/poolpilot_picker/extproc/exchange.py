@@ -93,6 +93,7 @@ class Exchange:
         "_settings",
         "_strip",
         "_subset",
+        "passing",
     )
 
     def __init__(
@@ -122,6 +123,8 @@ class Exchange:
         """Full duplex: placed, request chunks pass through."""
         self._refused = self._closed = self._response_seen = False
         self._observation: Observation | None = None
+        self.passing = False
+        """The answer goes back as it comes, unread: a transport need not show the chunks that do not end it."""
 
     @property
     def placement(self) -> Placement | None:
@@ -178,7 +181,7 @@ class Exchange:
             return [] if duplex else [BodyReply(request=True)]
         if duplex:
             return self._duplex_body(chunk, end_of_stream, now, metadata)
-        # BUFFERED: the whole body. BUFFERED_PARTIAL without end of stream: a prefix, and no more will come.
+        # BUFFERED: the whole body. BUFFERED_PARTIAL without end of stream: a prefix, and no more.
         self._request_over = end_of_stream or self._request_mode is not BodyMode.STREAMED
         if self._account.placement is not None or self._response_seen:
             return [BodyReply(request=True)]
@@ -197,8 +200,7 @@ class Exchange:
         self._unexpected("request-body")
         self._account.started = now
         head = self._head = read_head(UNKNOWN_HEAD, new_id=self._new_id)
-        # The client may have sent one that was not shown.
-        head.request_id_made = False
+        head.request_id_made = False  # the client may have sent one that was not shown
         return head
 
     def _duplex_body(self, chunk: bytes, end_of_stream: bool, now: float, metadata: Metadata) -> list[Reply]:
@@ -313,6 +315,7 @@ class Exchange:
         self._response_seen = True
         self._response_over = end_of_stream
         self._observation = None
+        self.passing = self._response_mode is BodyMode.FULL_DUPLEX_STREAMED
         placement = self._account.placement
         if placement is None:
             return [HeadersReply(request=False)]
@@ -340,6 +343,7 @@ class Exchange:
         by_chunk = self._response_mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
         content_type = received.get("content-type", "")
         self._observation = Observation(self._account, placement, content_type=content_type, by_chunk=by_chunk)
+        self.passing = False
         return override
 
     def response_body(self, chunk: bytes, end_of_stream: bool, *, now: float) -> list[Reply]:
@@ -390,6 +394,7 @@ class Exchange:
     def closed(self, *, now: float) -> None:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
         self._closed = True
+        self.passing = False
         self._chunks = []
         self._observation = None
         self._account.close(now)

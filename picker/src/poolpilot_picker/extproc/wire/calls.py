@@ -6,13 +6,16 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.extproc.listener import SERVICE
+from poolpilot_picker.extproc.wire.echo import Echo
 from poolpilot_picker.extproc.wire.errors import CallFault, Code, Status
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import RequestReader
+from poolpilot_picker.extproc.wire.frames import unpack_number
 from poolpilot_picker.extproc.wire.grpc_messages import (
     HEADERS,
     OK_ONLY,
     OK_TRAILERS,
+    PREFIX_BYTES,
     MessageReader,
     check_encoding,
     is_grpc,
@@ -90,7 +93,7 @@ class GrpcCall:
 
     def over(self) -> None:
         """The peer sends no more."""
-        if self._reader.partial:
+        if self._reader.have:
             self.end(Status.INTERNAL, "the last message is cut off")
         else:
             self.complete()
@@ -151,20 +154,38 @@ class PlainCall:
 class ProcessCall(GrpcCall):
     """ExternalProcessor/Process: the stream of one exchange."""
 
-    __slots__ = ("_code", "_service", "exchange", "watching")
+    __slots__ = ("_code", "_echo", "_service", "exchange", "watching")
 
     def __init__(self, service: Service, connection: Connection, stream: Stream, reader: MessageReader) -> None:
         super().__init__(connection, stream, reader, service.log_failure)
         self._service = service
+        self._echo = service.echo.chunk
         self._code = "Canceled"
         self.exchange: Exchange = service.new_exchange()
         self.watching = False
         """Observability mode: nobody reads our answers."""
         service.calls[self] = None
 
-    def message(self, data: bytes) -> None:
+    def data(self, payload: bytes) -> None:
+        """Bytes of messages. As a rule a frame is a message, and most of them are chunks that pass through."""
+        reader, size = self._reader, len(payload) - PREFIX_BYTES
+        if reader.have or size < 0 or payload[0] or unpack_number(payload, 1)[0] != size or size > reader.limit:
+            super().data(payload)
+            return
+        try:
+            if self.exchange.passing:
+                echo = self._echo(payload, PREFIX_BYTES)
+                if echo is not None:
+                    self.send(*echo)
+                    return
+            self.message(payload, PREFIX_BYTES)
+        except Exception:
+            self.log_failure()
+            self.end(Status.INTERNAL, FAILED)
+
+    def message(self, data: bytes, at: int = 0) -> None:
         service = self._service
-        replies = service.reader.dispatch(self.exchange, data, service.now())
+        replies = service.reader.dispatch(self.exchange, data, self.connection.now, at)
         if replies is None:
             self.watching = True
             return
@@ -221,6 +242,7 @@ class Service:
         self.now = now
         self.reader = RequestReader()
         self.writer = ReplyWriter()
+        self.echo = Echo(self.reader, self.writer)
         self.calls: dict[ProcessCall, None] = {}
         self.ended: dict[str, int] = {}
         """Streams that have ended, by gRPC code."""

@@ -65,12 +65,14 @@ def _flag(tag: int, value: bool) -> bytes:
 class ReplyWriter:
     """Encodes replies. What comes again (options of header mutations, destinations, heads of chunks) is remembered."""
 
-    __slots__ = ("_destinations", "_heads", "_options")
+    __slots__ = ("_destinations", "_heads", "_options", "heads")
 
     def __init__(self) -> None:
         self._options: dict[Field, bytes] = {}
         self._destinations: dict[str, bytes] = {"": b""}
         self._heads: dict[tuple[bool, bool, int], bytes] = {}
+        self.heads: dict[int, bytes] = {}
+        """First parts of an answer's chunks that do not end it, by the size of the chunk, as far as they are known."""
 
     def encode(self, reply: Reply) -> tuple[bytes, bytes]:
         """(first part, second part) of one message."""
@@ -133,19 +135,21 @@ class ReplyWriter:
     def _chunk_head(self, reply: StreamedReply) -> bytes:
         """All of a full duplex chunk's message but the chunk, which is its last field."""
         size = len(reply.chunk)
+        if reply.compressed or reply.without_message:
+            flags = _flag(0x10, reply.end_of_stream) + _flag(0x18, reply.without_message)
+            return _head_of_chunk(reply.request, flags + _flag(0x20, reply.compressed), size)
         key = (reply.request, reply.end_of_stream, size)
-        plain = not (reply.compressed or reply.without_message)
-        known = self._heads.get(key) if plain else None
+        known = self._heads.get(key)
         if known is None:
-            known = _flag(0x10, reply.end_of_stream) + _flag(0x18, reply.without_message)
-            known += _flag(0x20, reply.compressed)
-            if size:
-                known += b"\x0a" + _varint(size)
-            for tag in (0x1A, 0x1A, 0x0A, 0x1A if reply.request else 0x22):
-                known = bytes((tag,)) + _varint(len(known) + size) + known
-            if plain:
-                _remember(self._heads, key, known)
+            known = _head_of_chunk(reply.request, _flag(0x10, reply.end_of_stream), size)
+            _remember(self._heads, key, known)
         return known
+
+    def chunk_head(self, size: int) -> bytes:
+        """The first part for a chunk of an answer that does not end it; found in `heads` the next time."""
+        head = _head_of_chunk(False, b"", size)
+        _remember(self.heads, size, head)
+        return head
 
     def _immediate(self, reply: ImmediateReply) -> bytes:
         parts = [_part(0x0A, _number(0x08, reply.status))]
@@ -156,6 +160,13 @@ class ReplyWriter:
             parts.append(_part(0x22, _number(0x08, reply.grpc_status)))
         parts.append(_text(0x2A, reply.details.encode()))
         return b"".join(parts)
+
+
+def _head_of_chunk(request: bool, flags: bytes, size: int) -> bytes:
+    head = flags + b"\x0a" + _varint(size) if size else flags
+    for tag in (0x1A, 0x1A, 0x0A, 0x1A if request else 0x22):
+        head = _SMALL[tag] + _varint(len(head) + size) + head
+    return head
 
 
 def _override(modes: ModeOverride) -> bytes:

@@ -234,16 +234,18 @@ def _about(data: bytes) -> About:
 class RequestReader:
     """Reads messages. What repeats from request to request is remembered by its bytes, and must not be changed."""
 
-    __slots__ = ("_about", "_fields", "unfamiliar")
+    __slots__ = ("_about", "_fields", "abouts", "unfamiliar")
 
     def __init__(self) -> None:
         self._fields: Cache[tuple[str, str | bytes]] = Cache(_field)
         self._about: Cache[About] = Cache(_about)
+        self.abouts = self._about.known
+        """What stands behind the kind of message, as far as it was read before."""
         self.unfamiliar = 0
         """Messages left to the generated class."""
 
-    def dispatch(self, exchange: Exchange, message: bytes, now: float) -> list[Reply] | None:
-        """Hands a message to the exchange and returns its replies, as `codec.dispatch` does.
+    def dispatch(self, exchange: Exchange, message: bytes, now: float, at: int = 0) -> list[Reply] | None:
+        """Hands a message to the exchange and returns its replies, as `codec.dispatch` does. `at`: where it begins.
 
         None: it is for observers, whose answers nobody reads, so nothing was done. Raises protobuf's DecodeError where
         the bytes are no message.
@@ -251,11 +253,11 @@ class RequestReader:
         fields: Fields = []
         body = b""
         try:
-            kind = message[0]
-            start, end = _span(message, 1)
+            kind = message[at]
+            start, end = _span(message, at + 1)
             # The same for every message of a stream, and for many streams.
             about = message[end:]
-            modes, metadata, attributes = self._about.known.get(about) or self._about(about)
+            modes, metadata, attributes = self.abouts.get(about) or self._about(about)
             if kind in BODIES:
                 if start < end and message[start] == FIRST:
                     first, start = _span(message, start + 1)
@@ -264,9 +266,9 @@ class RequestReader:
             elif kind in HEADS:
                 fields, over = self._headers(message, start, end)
             else:
-                return self._slowly(exchange, message, now)
+                return self._slowly(exchange, message[at:], now)
         except (Unfamiliar, IndexError, UnicodeDecodeError, RecursionError):
-            return self._slowly(exchange, message, now)
+            return self._slowly(exchange, message[at:], now)
         if modes is not None:
             exchange.set_modes(*modes)
         if kind == RESPONSE_BODY:

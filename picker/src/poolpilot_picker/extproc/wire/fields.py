@@ -19,6 +19,18 @@ _CONNECTION_SPECIFIC: Final = frozenset(
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":authority", b":path"))
 
 
+class Block:
+    """A header block that is still to be continued (section 6.10)."""
+
+    __slots__ = ("flags", "parts", "size", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, first: bytes) -> None:
+        self.stream_id = stream_id
+        self.flags = flags
+        self.parts = [first]
+        self.size = len(first)
+
+
 class Section:
     """One list of fields, as a request's head or as trailers. Not changed once made: it is shared between streams."""
 

@@ -61,29 +61,21 @@ def check_encoding(encoding: bytes) -> None:
 class MessageReader:
     """Cuts the bytes of one stream into messages."""
 
-    __slots__ = ("_encoding", "_have", "_held", "_limit", "_need", "_parts")
+    __slots__ = ("_encoding", "_held", "_need", "_parts", "have", "limit")
 
     def __init__(self, limit: int, held: Held, encoding: bytes = b"") -> None:
-        self._limit = limit
+        self.limit = limit
+        """Of a message's length."""
         self._held = held
         self._encoding = encoding
         self._parts: list[bytes] = []
-        self._have = 0
+        self.have = 0
+        """Bytes of a message that is not whole yet."""
         self._need = PREFIX_BYTES
-
-    @property
-    def partial(self) -> bool:
-        """Whether a message has begun that is not whole."""
-        return self._have > 0
 
     def feed(self, payload: bytes) -> Sequence[bytes]:
         """The messages that are whole now. Raises CallFault for one too large, or that cannot be decompressed."""
-        if not self._have:
-            # As a rule a frame is a message.
-            size = len(payload) - PREFIX_BYTES
-            if size >= 0 and not payload[0] and int.from_bytes(payload[1:PREFIX_BYTES], "big") == size <= self._limit:
-                return (payload[PREFIX_BYTES:],)
-        elif self._have + len(payload) < self._need:
+        if self.have and self.have + len(payload) < self._need:
             self._keep(payload)
             return ()
         if self._parts:
@@ -98,7 +90,7 @@ class MessageReader:
         self._need = PREFIX_BYTES
         while size - at >= PREFIX_BYTES:
             length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
-            if length > self._limit:
+            if length > self.limit:
                 raise self._too_large(length)
             end = at + PREFIX_BYTES + length
             if end > size:
@@ -115,17 +107,17 @@ class MessageReader:
         if self._held.full(len(part)):
             raise CallFault(Status.RESOURCE_EXHAUSTED, "the picker holds too many unfinished messages")
         self._parts.append(part)
-        self._have += len(part)
+        self.have += len(part)
         self._held.bytes += len(part)
 
     def forget(self) -> None:
         """Drops what is not whole."""
-        self._held.bytes -= self._have
-        self._parts, self._have = [], 0
+        self._held.bytes -= self.have
+        self._parts, self.have = [], 0
 
     def _too_large(self, length: int) -> CallFault:
         return CallFault(
-            Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes is larger than the limit of {self._limit}"
+            Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes is larger than the limit of {self.limit}"
         )
 
     def _decompressed(self, message: bytes) -> bytes:
@@ -134,10 +126,10 @@ class MessageReader:
             raise CallFault(Status.INTERNAL, "a message is marked as compressed, but there is no grpc-encoding")
         reader = zlib.decompressobj(bits)
         try:
-            plain = reader.decompress(message, self._limit + 1)
+            plain = reader.decompress(message, self.limit + 1)
         except zlib.error as error:
             raise CallFault(Status.INTERNAL, f"a compressed message cannot be read: {error}") from None
-        if len(plain) > self._limit:
+        if len(plain) > self.limit:
             raise self._too_large(len(plain))
         if not reader.eof:
             raise CallFault(Status.INTERNAL, "a compressed message is cut off")

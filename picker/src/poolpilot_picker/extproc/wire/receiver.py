@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.errors import Code, ConnectionFault, StreamFault
-from poolpilot_picker.extproc.wire.fields import Section
+from poolpilot_picker.extproc.wire.fields import Block, Section
 from poolpilot_picker.extproc.wire.frames import (
     DATA,
     DEFAULT_FRAME_BYTES,
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from poolpilot_picker.extproc.wire.connection import Connection
     from poolpilot_picker.extproc.wire.limits import Limits
     from poolpilot_picker.extproc.wire.stream import Stream
-
-
-class Block:
-    """A header block that is still to be continued (section 6.10)."""
-
-    __slots__ = ("flags", "parts", "size", "stream_id")
-
-    def __init__(self, stream_id: int, flags: int, first: bytes) -> None:
-        self.stream_id = stream_id
-        self.flags = flags
-        self.parts = [first]
-        self.size = len(first)
 
 
 class Receiver:
@@ -129,8 +117,17 @@ class Receiver:
                     stream = streams.get(stream_id)
                     if stream is None or stream.remote_over or not length or flags & PADDED:
                         self._on_odd_data(stream_id & frames.MAX_STREAM_ID, flags, data[start:end])
-                    else:
+                    elif flags or stream.left is not None or self._credit - length < self._low:
                         self._on_data(stream, flags, data[start:end], length)
+                    else:
+                        # As nearly always: what `_on_data` does, without the detour.
+                        self._credit -= length
+                        stream.credit -= length
+                        if stream.credit < 0:
+                            self._too_much(stream)
+                        stream.call.data(data[start:end])
+                        if stream.credit < self._stream_low:
+                            self.replenish(stream)
                 else:
                     handler = self._handlers.get(kind)
                     if not self.settled and kind != frames.SETTINGS:
@@ -170,7 +167,7 @@ class Receiver:
             self._refill()
         stream.credit -= size
         if stream.credit < 0:
-            raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR, "more data than the stream's window allows")
+            self._too_much(stream)
         if stream.left is not None:
             stream.left -= len(payload)
             if stream.left < 0:
@@ -186,6 +183,9 @@ class Receiver:
             stream.call.data(payload)
         if stream.credit < self._stream_low:
             self.replenish(stream)
+
+    def _too_much(self, stream: Stream) -> NoReturn:
+        raise StreamFault(stream.id, Code.FLOW_CONTROL_ERROR, "more data than the stream's window allows")
 
     def _on_odd_data(self, stream_id: int, flags: int, payload: bytes) -> None:
         """DATA that is padded, or empty, or for a stream that takes none."""
