@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolpilot_lab.bench.cost import tools
+from poolpilot_lab.bench.cost import pickers, probe, tools
 from poolpilot_lab.bench.cost.pages import BASE_MODEL
 from poolpilot_lab.processes import free_ports
 from poolpilot_picker.sources.http import HttpClient, Limits
@@ -172,6 +172,27 @@ async def test_prompts_are_new_or_share_their_beginning(generator: tools.Generat
     assert len(set(starts[:12])) == 12
     assert len(set(starts[12:])) == 2
     assert {body[:16] for body in bodies[12:]} == {b'{"model":"m-1","', b'{"model":"m-2","'}
+
+
+@pytest.mark.parametrize("transport", ["wire", "grpc"])
+async def test_a_picker_is_probed_without_an_envoy(generator: tools.Generator, tmp_path: Path, transport: str) -> None:
+    [pod] = tools.addresses(1, 9)
+    async with pickers.poolpilot([pod], transport, pickers.Scrape.ADAPTIVE, 1, tmp_path / "p") as picker:
+        result = await generator.probe(probe.spec(picker.ports[0], pod, rate=300.0, requests=40, seed=1))
+    assert (result.count, result.errors) == (40, 0)
+    assert 0 < result.reply_ms.p50 <= result.reply_ms.p99
+
+
+async def test_exchanges_without_a_reply_are_errors(generator: tools.Generator) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"Process")
+        writer.close()
+
+    server, where = await served(handler)
+    port = int(where.rpartition(":")[2])
+    result = await generator.probe(probe.spec(port, "127.0.1.1:9", rate=50.0, requests=1, seed=1))
+    server.close()
+    assert (result.count, result.errors) == (0, 1)
 
 
 async def test_a_spec_without_bounds_is_refused(generator: tools.Generator) -> None:

@@ -1,5 +1,6 @@
 """Flags → what is played, and what is refused."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,20 @@ def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "cannot write there" in capsys.readouterr().err
 
 
+def test_a_taken_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.1.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["--out", str(tmp_path / "o"), "--pod-port", str(port)]) == 2
+    assert f"--pod-port: the stand-in servers need 127.0.1.1:{port}: Address already in use" in capsys.readouterr().err
+
+
 def test_the_command_of_benches(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--help"]) == 0
     assert "cost" in capsys.readouterr().out
     assert bench.main(["coast"]) == 2
-    assert "unknown benchmark 'coast'; known: cost" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("poolpilot bench: unknown benchmark 'coast'; known: ")
+    assert "cost" in said
 
 
 def test_go_runs_in_its_only_mode() -> None:
@@ -101,6 +111,8 @@ def test_a_quick_run_is_small() -> None:
 def test_the_picker_has_a_core_for_itself_where_there_are_two() -> None:
     assert machine.cores({0, 1}) == machine.Cores(frozenset({1}), frozenset({0}))
     assert machine.cores({2, 5, 7}) == machine.Cores(frozenset({7}), frozenset({2, 5}))
+    assert machine.cores({0, 1, 2, 3}, 2) == machine.Cores(frozenset({2, 3}), frozenset({0, 1}))
+    assert machine.cores({0, 1}, 2) == machine.Cores(frozenset({1}), frozenset({0})), "the others need one"
     assert machine.cores({3}) == machine.Cores(frozenset({3}), frozenset({3}))
     assert machine.cores({0, 1}).apart
     assert not machine.cores({3}).apart

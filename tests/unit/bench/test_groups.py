@@ -4,7 +4,8 @@ import pytest
 
 from cost_rows import go, row
 from poolpilot_lab.bench.cost.bars import bars
-from poolpilot_lab.bench.cost.groups import grouped, peer_of, ratio
+from poolpilot_lab.bench.cost.groups import Replies, grouped, peer_of, ratio
+from poolpilot_lab.bench.cost.tools import ProbeResult, Quantiles
 
 
 def test_runs_of_one_contestant_are_one_group() -> None:
@@ -93,3 +94,22 @@ def test_bars_of_ours_alone() -> None:
         "memory, RSS MB": (251.0, False),
         "memory, slope, bytes/request": (20.0, True),
     }
+
+
+def test_several_workers_compare_with_one() -> None:
+    assert kept(row(), row(workers=2, cpu_us_per_request=45.0)) == {
+        "short, 16 at once, CPU ÷ one worker's": (pytest.approx(1.125), False)
+    }
+
+
+def test_replies_have_bars_too() -> None:
+    def probed(p50: float, p99: float) -> ProbeResult:
+        figures = Quantiles(p50=p50, p90=p50, p99=p99, p999=p99, max=p99)
+        return ProbeResult(count=10, errors=0, reply_ms=figures, late_ms=figures)
+
+    ours = Replies("poolpilot", "wire", 1, [probed(0.2, 1.0), probed(0.3, 9.0), probed(0.1, 1.5)])
+    theirs = Replies("gie-epp", None, 1, [probed(5.0, 50.0)])
+    assert [(bar.who, bar.what, bar.value, bar.holds) for bar in bars([], [ours, theirs])] == [
+        ("poolpilot wire", "reply, p50 ms", 0.2, True),
+        ("poolpilot wire", "reply, p99 ms", 1.5, True),
+    ]

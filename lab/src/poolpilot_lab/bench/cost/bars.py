@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.bench.cost.cases import POOLPILOT
 from poolpilot_lab.bench.cost.gateway import BodyMode
-from poolpilot_lab.bench.cost.groups import Group, peer_of, ratio
+from poolpilot_lab.bench.cost.groups import Group, Replies, peer_of, ratio
 from poolpilot_lab.bench.cost.pickers import SCRAPE_MS, Scrape
 
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ _CPU: Final = {"short": 0.4, "stream": 0.5, "long": 0.3}
 _BEST_STREAM: Final = 0.05
 """Of Go's, streamed, in the mode that costs us least."""
 _ENVOY: Final = 1.05
+_WORKERS: Final = 1.1
+"""Of the CPU per request with one worker."""
 _PICK_P99_MS: Final = {100: 0.3, 1_000: 1.0}
 _IDLE_CORES: Final = {Scrape.FULL: 0.15, Scrape.ADAPTIVE: 0.04}
 _IDLE_ENDPOINTS: Final = 100
 _REFRESH_SHARE: Final = 0.95
 """Of the pages asked for, that full scraping must reach."""
+_REPLY_MS: Final = {"p50": 0.25, "p99": 2.0}
 _RSS_MB: Final = 250.0
 _SLOPE_BYTES: Final = 20.0
 
@@ -42,9 +45,14 @@ class Bar:
         return self.value <= self.most
 
 
-def bars(groups: Sequence[Group]) -> list[Bar]:
+def bars(groups: Sequence[Group], replies: Sequence[Replies] = ()) -> list[Bar]:
     """Every promise that these figures say something about."""
-    return [bar for group in groups if group.picker == POOLPILOT for bar in _of(group, groups)]
+    found = [bar for group in groups if group.picker == POOLPILOT for bar in _of(group, groups)]
+    ours = (one for one in replies if one.picker == POOLPILOT)
+    found += [
+        Bar(f"reply, {name} ms", one.who, most, one.median(name)) for one in ours for name, most in _REPLY_MS.items()
+    ]
+    return found
 
 
 def _of(group: Group, groups: Sequence[Group]) -> Iterator[Bar]:
@@ -65,6 +73,7 @@ def _of(group: Group, groups: Sequence[Group]) -> Iterator[Bar]:
                     yield Bar(f"memory, {unit}", group.who, most, stat.median)
         case _:
             yield from _against_go(group, peer_of(group, groups))
+            yield from _workers(group, groups)
 
 
 def _idle(group: Group) -> Iterator[Bar]:
@@ -87,6 +96,13 @@ def _idle(group: Group) -> Iterator[Bar]:
             1 - _REFRESH_SHARE,
             max(0.0, 1 - reached.median / wanted),
         )
+
+
+def _workers(group: Group, groups: Sequence[Group]) -> Iterator[Bar]:
+    single = next((other for other in groups if group.workers > 1 and other.like(group, workers=1)), None)
+    value = ratio(group, single, "cpu_us_per_request")
+    if value is not None and group.case == "short" and group.body_mode == BodyMode.FULL_DUPLEX:
+        yield Bar(f"{group.played}, CPU ÷ one worker's", group.who, _WORKERS, value)
 
 
 def _against_go(group: Group, peer: Group | None) -> Iterator[Bar]:

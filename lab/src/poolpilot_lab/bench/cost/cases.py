@@ -29,6 +29,7 @@ FEW: Final = 4
 MEMORY_SEGMENTS: Final = 40
 RATES: Final = (1.0, 500.0)
 """Requests per second of the case `latency`."""
+REPLIES: Final = 1_000
 CHUNKS: Final = 200
 CHUNK_MS: Final = 20.0
 
@@ -66,6 +67,8 @@ class Trial:
     warm: LoadSpec | None = None
     runs: int | None = None
     """Where it is not as often as the others."""
+    probes: int = 0
+    """Exchanges with the picker alone, at the load's rate, after each run."""
     segments: int = 1
     """Parts of the load, one after the other, between which memory is read."""
 
@@ -78,6 +81,7 @@ class Choice:
     pickers: tuple[str, ...]
     transports: tuple[str, ...]
     workers: int
+    """Of ours; with more than one, one is measured too."""
     memory_requests: int
     runs: int
     quick: bool
@@ -96,9 +100,10 @@ class Choice:
             for picker in self.pickers:
                 if picker == POOLPILOT:
                     found += [
-                        Contestant(picker, transport, mode, scrape, self.workers)
+                        Contestant(picker, transport, mode, scrape, workers)
                         for transport in self.transports
                         for scrape in scrapes
+                        for workers in sorted({1, self.workers})
                     ]
                 elif mode is BodyMode.FULL_DUPLEX:
                     found.append(Contestant(picker, None, mode, Scrape.FULL))
@@ -126,10 +131,15 @@ def _quicker(trial: Trial) -> Trial:
     load = trial.load
     if load is None:
         return replace(trial, idle_s=0.2)
-    most = 16 if load.prompt.stream else 200
-    seconds = 0.3 if load.seconds and load.rate != 1.0 else load.seconds
-    load = changed(load, requests=min(load.requests, most), concurrency=min(load.concurrency, 16), seconds=seconds)
-    return replace(trial, load=changed(load, stagger_ms=0.0), idle_s=0.2, warm=None, segments=min(trial.segments, 4))
+    load = changed(
+        load,
+        requests=min(load.requests, 16 if load.prompt.stream else 200),
+        concurrency=min(load.concurrency, 16),
+        seconds=0.3 if load.seconds and load.rate != RATES[0] else load.seconds,
+        stagger_ms=0.0,
+    )
+    probes, segments = min(trial.probes, 100), min(trial.segments, 4)
+    return replace(trial, load=load, idle_s=0.2, warm=None, probes=probes, segments=segments)
 
 
 _ALL_MODES: Final = tuple(BodyMode)
@@ -161,7 +171,8 @@ def _stream(choice: Choice) -> list[Trial]:
     for streams in (64, 512):
         prompt = Prompt(bytes=1_000, stream=True)
         load = LoadSpec(concurrency=streams, requests=streams, stagger_ms=1_000.0, prompt=prompt)
-        found.append(Trial("stream", FEW, contestants, load, idle_s=1.5, warm=warm))
+        # With fewer streams, what is taken off is large beside what is left.
+        found.append(Trial("stream", FEW, contestants, load, idle_s=3.0 if streams < 100 else 1.5, warm=warm))
     return found
 
 
@@ -189,4 +200,5 @@ def _latency(choice: Choice) -> list[Trial]:
     contestants = (nobody, *choice.contestants([BodyMode.FULL_DUPLEX]))
     warm = LoadSpec(concurrency=4, seconds=0.3, prompt=_SHORT)
     loads = [LoadSpec(rate=rate, seconds=max(3.0, 6.0 / rate), prompt=_SHORT) for rate in RATES]
-    return [Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads]
+    slow, fast = (Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads)
+    return [slow, replace(fast, probes=REPLIES)]

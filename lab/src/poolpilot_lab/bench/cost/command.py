@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ from poolpilot_lab.bench.cost.cases import (
 from poolpilot_lab.bench.cost.errors import BenchError, InterruptedBenchError, UsageError
 from poolpilot_lab.bench.cost.outputs import Outputs
 from poolpilot_lab.bench.cost.play import Play
+from poolpilot_lab.bench.cost.tools import addresses
 from poolpilot_lab.processes import ProcessError, envoy_path
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--epp", type=Path, metavar="PATH", help=f"binary of Go's endpoint picker of llm-d-router, for {LLM_D_EPP}")
     add("--transport", default=TRANSPORTS[0], metavar="NAME,…", help="of ours: wire, grpc or both (default: wire)")
-    add("--workers", type=int, default=1, metavar="N", help="processes of ours (default: 1)")
+    add("--workers", type=int, default=1, metavar="N", help="of ours; above 1, compared with 1 (default: 1)")
     add("--runs", type=int, default=5, metavar="N", help="of each contestant; of memory there is one (default: 5)")
     add("--memory-requests", type=int, default=1_000_000, metavar="N", help="of the case memory (default: %(default)s)")
     add(
@@ -125,8 +127,10 @@ def _bench(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
         envoy_path()
     except ProcessError as error:
         raise UsageError(str(error)) from None
+    for address in (*addresses(1, choice.pod_port), *addresses(1, choice.pod_port + 1)):
+        _must_be_free(address)
     out: Path = arguments.out.resolve()
-    cores = machine.cores(os.sched_getaffinity(0))
+    cores = machine.cores(os.sched_getaffinity(0), choice.workers)
     try:
         out.mkdir(parents=True, exist_ok=True)
         outputs = Outputs(out, machine.describe(cores), " ".join([_PROGRAM, *argv]))
@@ -140,6 +144,16 @@ def _bench(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
         # What was measured before an interrupt is worth reading too.
         outputs.finish()
     return 0
+
+
+def _must_be_free(address: str) -> None:
+    host, _, port = address.partition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise UsageError(f"--pod-port: the stand-in servers need {address}: {error.strerror}") from error
 
 
 async def _stoppable(play: Play) -> None:

@@ -49,13 +49,13 @@ class Gateway:
         await self.child.start().ready(envoy_is_ready(self._admin_port), 60.0)
 
 
-def gateway(folder: Path, name: str, picker_port: int, mode: BodyMode) -> Gateway:
+def gateway(folder: Path, name: str, picker_ports: Sequence[int], mode: BodyMode) -> Gateway:
     """Not started."""
     listen, admin = _free()
     settings = EnvoySettings(
         listen=listen,
         admin=admin,
-        pickers=(HostPort(_HOST, picker_port),),
+        pickers=tuple(HostPort(_HOST, port) for port in picker_ports),
         # Go's picker answers health checks on another port, so nobody is checked.
         picker_health_s=0.0,
         body_mode=_REQUEST_BODY[mode],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from poolpilot_lab.bench.cost.rows import Row
+    from poolpilot_lab.bench.cost.tools import ProbeResult
 
 _PEERS: Final = (GIE_EPP, LLM_D_EPP)
 """The first of them that was measured is what ratios compare with."""
@@ -52,12 +53,7 @@ class Group:
     @property
     def who(self) -> str:
         """The picker as tables name it."""
-        if self.picker == NO_PICKER:
-            return "Envoy alone"
-        parts = [self.picker, *([self.transport] if self.transport else [])]
-        if self.workers > 1:
-            parts.append(f"{self.workers} workers")
-        return " ".join(parts)
+        return named(self.picker, self.transport, self.workers)
 
     @property
     def played(self) -> str:
@@ -95,13 +91,42 @@ class Group:
             if (value := getattr(row, field)) is not None and theirs.get(row.run) is not None
         ]
 
-    def like(self, other: Group, *, body_mode: str) -> bool:
-        """Whether this is the other one in this body mode."""
-        mine = (self.case, self.picker, self.transport, self.endpoints, self.concurrency, self.workers, self.rate)
-        its = (
-            other.case, other.picker, other.transport, other.endpoints, other.concurrency, other.workers, other.rate,
-        )  # fmt: skip
-        return mine == its and self.body_mode == body_mode
+    def like(self, other: Group, **changed: object) -> bool:
+        """Whether this is the other one but for these attributes, which have these values."""
+        wanted = {name: getattr(other, name) for name in _LOAD_AND_PICKER} | changed
+        return all(getattr(self, name) == value for name, value in wanted.items())
+
+
+_LOAD_AND_PICKER: Final = (
+    "case", "picker", "transport", "body_mode", "endpoints", "concurrency", "workers", "scrape", "rate",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """Reply times of one picker without an Envoy, a result per run."""
+
+    picker: str
+    transport: str | None
+    workers: int
+    results: Sequence[ProbeResult]
+
+    @property
+    def who(self) -> str:
+        """The picker as tables name it."""
+        return named(self.picker, self.transport, self.workers)
+
+    def median(self, quantile: str) -> float:
+        """Over the runs, ms."""
+        return float(statistics.median(getattr(result.reply_ms, quantile) for result in self.results))
+
+
+def named(picker: str, transport: str | None, workers: int) -> str:
+    """A picker as tables name it."""
+    if picker == NO_PICKER:
+        return "Envoy alone"
+    parts = [picker, *([transport] if transport else []), *([f"{workers} workers"] if workers > 1 else [])]
+    return " ".join(parts)
 
 
 def grouped(rows: Iterable[Row]) -> list[Group]:

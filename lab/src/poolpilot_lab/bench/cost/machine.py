@@ -21,7 +21,7 @@ _CPU_CLOCK_OF_PROCESS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The picker has one core for itself where there are two or more; everything else shares the others."""
+    """The picker has cores for itself where there are two or more; everything else shares the others."""
 
     picker: frozenset[int]
     others: frozenset[int]
@@ -32,12 +32,13 @@ class Cores:
         return self.picker != self.others
 
 
-def cores(allowed: Iterable[int]) -> Cores:
-    """Of those that this process may use: the last for the picker."""
+def cores(allowed: Iterable[int], wanted: int = 1) -> Cores:
+    """Of those that this process may use: the last `wanted` for the picker, but one stays for the others."""
     usable = sorted(allowed)
     if len(usable) == 1:
         return Cores(frozenset(usable), frozenset(usable))
-    return Cores(frozenset(usable[-1:]), frozenset(usable[:-1]))
+    own = min(wanted, len(usable) - 1)
+    return Cores(frozenset(usable[-own:]), frozenset(usable[:-own]))
 
 
 @contextlib.contextmanager
@@ -126,7 +127,7 @@ def describe(where: Cores) -> Machine:
         cores=len(where.picker | where.others),
         kernel=platform.release(),
         python=platform.python_version(),
-        picker_core=f"core {min(where.picker)} alone" if where.apart else "the only core, shared with everything",
+        picker_core=f"core {', '.join(map(str, sorted(where.picker)))} alone" if where.apart else "no core for itself",
         load_average=os.getloadavg(),
         at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )

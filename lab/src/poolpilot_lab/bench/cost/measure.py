@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict, replace
 
-from poolpilot_lab.bench.cost import machine
+from poolpilot_lab.bench.cost import machine, probe
 from poolpilot_lab.bench.cost.cases import CHUNK_MS, CHUNKS, NO_PICKER
 from poolpilot_lab.bench.cost.rows import Row
 from poolpilot_lab.bench.cost.tools import LoadResult, Quantiles
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from poolpilot_lab.bench.cost.cases import Trial
     from poolpilot_lab.bench.cost.stage import Entry
-    from poolpilot_lab.bench.cost.tools import Generator, LoadSpec
+    from poolpilot_lab.bench.cost.tools import Generator, LoadSpec, ProbeResult
 
 _SETTLE_S = 0.5
 """After a pause: scrapes that hung are given up, connections that were closed are opened again."""
@@ -72,7 +72,16 @@ def between(first: Reading, last: Reading) -> Used:
     )
 
 
-async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -> tuple[Row, LoadResult | None]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run."""
+
+    row: Row
+    clients: LoadResult | None
+    reply: ProbeResult | None = None
+
+
+async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -> Measured:
     """Wakes the contestant, measures it, and puts it to sleep again."""
     with entry.awake():
         await entry.servers.shape(CHUNKS, CHUNK_MS)
@@ -84,10 +93,15 @@ async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -
         idle_end = await read(entry)
         idle = between(before, idle_end)
         if trial.load is None:
-            return row(trial, entry, run, idle, None, None), None
+            return Measured(row(trial, entry, run, idle, None, None), None)
         result, memory = await _play(trial, trial.load, entry, generator, run)
         used = between(idle_end, await read(entry))
-        return row(trial, entry, run, idle, used, result, slope(memory)), result
+        figures = row(trial, entry, run, idle, used, result, slope(memory))
+        reply = None
+        if trial.probes and entry.picker is not None:
+            asked = probe.spec(entry.picker.ports[0], entry.endpoints[0], trial.load.rate, trial.probes, run)
+            reply = await generator.probe(asked)
+        return Measured(figures, result, reply)
 
 
 async def _play(

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from poolpilot_lab.bench.cost.groups import Replies
 from poolpilot_lab.bench.cost.plots import draw
 from poolpilot_lab.bench.cost.report import Context, report
 from poolpilot_lab.bench.cost.rows import Results
-from poolpilot_lab.bench.cost.tools import LoadResult
+from poolpilot_lab.bench.cost.tools import LoadResult, ProbeResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from poolpilot_lab.bench.cost.machine import Machine
+    from poolpilot_lab.bench.cost.measure import Measured
     from poolpilot_lab.bench.cost.rows import Row
 
 
@@ -32,6 +34,8 @@ class Detail(msgspec.Struct, kw_only=True):
     """Over the last minute, of the whole machine, when it ended."""
     clients: LoadResult | None
     """What the load generator saw. `late_p99_ms` says how late it was itself."""
+    reply: ProbeResult | None
+    """Of the picker without an Envoy, where that was asked."""
 
 
 class Outputs:
@@ -46,6 +50,7 @@ class Outputs:
         self._command = command
         self._began = time.monotonic()
         self._notes: list[str] = []
+        self._replies: dict[tuple[str, str | None, int], list[ProbeResult]] = {}
         self._loads: list[float] = [machine.load_average[0]]
         older = self._results.begin()
         self._details.write_bytes(b"")
@@ -60,17 +65,26 @@ class Outputs:
             self._notes.append(sentence)
             print(sentence, flush=True)
 
-    def add(self, row: Row, contestant: str, clients: LoadResult | None, seconds: float) -> None:
-        """Keeps a row and says what it is."""
+    def add(self, measured: Measured, contestant: str, seconds: float) -> None:
+        """Keeps a run and says what it was."""
+        row, clients = measured.row, measured.clients
         self._results.add(row)
         load = os.getloadavg()[0]
         self._loads.append(load)
         detail = Detail(
-            contestant=contestant, case=row.case, run=row.run, seconds=seconds, load_average=load, clients=clients
+            contestant=contestant,
+            case=row.case,
+            run=row.run,
+            seconds=seconds,
+            load_average=load,
+            clients=clients,
+            reply=measured.reply,
         )
         with self._details.open("ab") as file:
             file.write(msgspec.json.encode(detail) + b"\n")
         print(line(row, contestant, seconds), flush=True)
+        if measured.reply is not None:
+            self._replies.setdefault((row.picker, row.transport, row.workers), []).append(measured.reply)
         if clients is not None and clients.errors:
             for reason, count in clients.reasons.items():
                 self.note(f"{row.case}, {contestant}, run {row.run}: {count:,} × {reason}")
@@ -81,7 +95,12 @@ class Outputs:
         if not rows:
             return
         context = Context(
-            self._machine, self._command, time.monotonic() - self._began, max(self._loads), tuple(self._notes)
+            self._machine,
+            self._command,
+            time.monotonic() - self._began,
+            max(self._loads),
+            tuple(self._notes),
+            [Replies(*who, replies) for who, replies in self._replies.items()],
         )
         plots = draw(rows, self._folder)
         target = self._folder / "report.md"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from poolpilot_lab.bench.cost import peers
 from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
 SCRAPE_MS: Final = 50
@@ -33,14 +34,15 @@ class Scrape(StrEnum):
 class RunningPicker:
     """Where it listens, and the processes whose CPU is the picker's."""
 
-    port: int
+    ports: tuple[int, ...]
+    """One for each worker."""
     pids: tuple[int, ...]
-    admin_port: int | None = None
 
 
 class _Ready(msgspec.Struct):
     port: int
-    admin_port: int
+    ports: tuple[int, ...] = ()
+    """Of each worker, where there are several."""
 
 
 _FULL_PAGES: Final = f"""\
@@ -69,10 +71,29 @@ async def poolpilot(
         argv += ["--workers", str(workers)]
     async with Child("poolpilot", argv, log=folder / "poolpilot.log", out=folder / "poolpilot.ready") as child:
         ready = msgspec.json.decode(await child.line(60.0), type=_Ready)
-        yield RunningPicker(ready.port, (child.pid,), ready.admin_port)
+        yield RunningPicker(ready.ports or (ready.port,), (child.pid,))
+
+
+@contextlib.asynccontextmanager
+async def gie_epp(endpoints: Sequence[str], folder: Path, say: Callable[[str], None]) -> AsyncIterator[RunningPicker]:
+    """The picker of the Gateway API Inference Extension; NotAvailable where it cannot be built."""
+    async with peers.gie_epp(endpoints, refresh_ms=SCRAPE_MS, workdir=_made(folder), say=say) as peer:
+        yield RunningPicker((peer.port,), peer.pids)
+
+
+@contextlib.asynccontextmanager
+async def llm_d_epp(binary: Path, endpoints: Sequence[str], folder: Path) -> AsyncIterator[RunningPicker]:
+    """The picker of llm-d from this binary."""
+    async with peers.llm_d_epp(binary, endpoints, refresh_ms=SCRAPE_MS, workdir=_made(folder)) as peer:
+        yield RunningPicker((peer.port,), peer.pids)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _written(config: Path) -> Path:
-    config.parent.mkdir(parents=True, exist_ok=True)
+    _made(config.parent)
     config.write_text(_FULL_PAGES, encoding="utf-8")
     return config

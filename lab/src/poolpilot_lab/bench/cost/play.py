@@ -11,7 +11,7 @@ import msgspec
 
 from poolpilot_lab.bench.cost import machine, pick, tools
 from poolpilot_lab.bench.cost.cases import POOLPILOT, trials
-from poolpilot_lab.bench.cost.measure import run_once
+from poolpilot_lab.bench.cost.measure import Measured, run_once
 from poolpilot_lab.bench.cost.rows import Row
 from poolpilot_lab.bench.cost.stage import Stage
 from poolpilot_lab.processes import Child
@@ -22,25 +22,24 @@ if TYPE_CHECKING:
 
     from poolpilot_lab.bench.cost.cases import Choice, Trial
     from poolpilot_lab.bench.cost.machine import Cores
-    from poolpilot_lab.bench.cost.tools import LoadResult
 
 _PICK_REQUESTS: Final = 3_000
 
 
 class Play:
-    """One bench. `told` keeps the row before it returns."""
+    """One bench. `told` keeps the run before it returns."""
 
     def __init__(
         self,
         choice: Choice,
         cores: Cores,
         folder: Path,
-        told: Callable[[Row, str, LoadResult | None, float], None],
+        told: Callable[[Measured, str, float], None],
         note: Callable[[str], None],
     ) -> None:
         """`folder` takes the logs; `note` is told in a sentence of what is left out.
 
-        `told` gets each row, the contestant's name, what its clients saw, and the seconds it took.
+        `told` gets each run, the contestant's name, and the seconds it took.
         """
         self._choice = choice
         self._cores = cores
@@ -67,8 +66,8 @@ class Play:
                 turn = (run - 1) % max(len(entries), 1)
                 for entry in [*entries[turn:], *entries[:turn]]:
                     began = time.monotonic()
-                    row, result = await run_once(trial, entry, generator, run)
-                    self._told(row, entry.contestant.name, result, time.monotonic() - began)
+                    measured = await run_once(trial, entry, generator, run)
+                    self._told(measured, entry.contestant.name, time.monotonic() - began)
 
     async def _picks(self) -> None:
         counts, requests = (pick.ENDPOINTS[:3], 300) if self._choice.quick else (pick.ENDPOINTS, _PICK_REQUESTS)
@@ -76,7 +75,7 @@ class Play:
             for count in counts:
                 began = time.monotonic()
                 row = await self._pick(run, count, requests)
-                self._told(row, POOLPILOT, None, time.monotonic() - began)
+                self._told(Measured(row, None), POOLPILOT, time.monotonic() - began)
 
     async def _pick(self, run: int, endpoints: int, requests: int) -> Row:
         argv = [

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from poolpilot_lab.bench.cost import machine
-from poolpilot_lab.bench.cost.cases import NO_PICKER, POOLPILOT, Contestant
+from poolpilot_lab.bench.cost.cases import GIE_EPP, NO_PICKER, POOLPILOT, Contestant
+from poolpilot_lab.bench.cost.errors import UsageError
 from poolpilot_lab.bench.cost.gateway import Gateway, direct, gateway
-from poolpilot_lab.bench.cost.pickers import RunningPicker, Scrape, poolpilot
+from poolpilot_lab.bench.cost.pickers import RunningPicker, Scrape, gie_epp, llm_d_epp, poolpilot
 from poolpilot_lab.bench.cost.tools import Servers, addresses
+from poolpilot_lab.gotools import NotAvailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -30,6 +32,7 @@ class Entry:
     picker: RunningPicker | None
     gateway: Gateway
     servers: Servers
+    endpoints: Sequence[str]
 
     @property
     def picker_pids(self) -> list[int]:
@@ -85,15 +88,21 @@ class Stage:
         folder = self._folder / f"{trial.case}-{trial.endpoints}"
         async with contextlib.AsyncExitStack() as stack:
             entries: list[Entry] = []
-            # Reached first on the way out: what sleeps could not end by itself.
             servers: dict[bool, Servers] = {}
             for contestant in trial.contestants:
                 selects = contestant.scrape is Scrape.ADAPTIVE
                 where = addresses(trial.endpoints, self._choice.pod_port + selects)
                 if selects not in servers:
                     servers[selects] = await self._servers(stack, where, folder, selects=selects)
-                entry = await self._entry(stack, contestant, where, servers[selects], folder / contestant.name)
+                try:
+                    entry = await self._entry(stack, contestant, where, servers[selects], folder / contestant.name)
+                except NotAvailable as missing:
+                    if self._choice.strict:
+                        raise UsageError(f"--pickers: {contestant.picker}: {missing.reason}") from missing
+                    self._note(f"{contestant.picker} is left out: {missing.reason}")
+                    continue
                 entry.pause()
+                # Reached first on the way out: what sleeps could not end by itself.
                 stack.callback(entry.wake)
                 entries.append(entry)
             yield entries
@@ -117,14 +126,23 @@ class Stage:
         if contestant.picker == NO_PICKER:
             front = direct(folder, "envoy", where)
         else:
-            with machine.started_on(self._cores.picker):
-                picker = await stack.enter_async_context(self._picker(contestant, where, folder))
+            picker = await self._started(stack, contestant, where, folder)
             assert contestant.body_mode is not None
-            front = gateway(folder, "envoy", picker.port, contestant.body_mode)
+            front = gateway(folder, "envoy", picker.ports, contestant.body_mode)
         with machine.started_on(self._cores.others):
             await front.start()
         stack.push_async_callback(front.child.stop, 1.0)
-        return Entry(contestant, picker, front, servers)
+        return Entry(contestant, picker, front, servers, where)
+
+    async def _started(
+        self, stack: contextlib.AsyncExitStack, contestant: Contestant, where: Sequence[str], folder: Path
+    ) -> RunningPicker:
+        """The picker on its core; what else was started for it (a Kubernetes API) goes to the others."""
+        before = set(machine.tree([os.getpid()]))
+        with machine.started_on(self._cores.picker):
+            picker = await stack.enter_async_context(self._picker(contestant, where, folder))
+        machine.move(set(machine.tree([os.getpid()])) - before - set(machine.tree(picker.pids)), self._cores.others)
+        return picker
 
     def _picker(
         self, contestant: Contestant, where: Sequence[str], folder: Path
@@ -133,4 +151,7 @@ class Stage:
             assert contestant.transport is not None
             assert contestant.scrape is not None
             return poolpilot(where, contestant.transport, contestant.scrape, contestant.workers, folder)
-        raise NotImplementedError(contestant.picker)
+        if contestant.picker == GIE_EPP:
+            return gie_epp(where, folder, self._note)
+        assert self._choice.epp is not None
+        return llm_d_epp(self._choice.epp, where, folder)

@@ -150,8 +150,31 @@ class LoadResult(msgspec.Struct):
     connections: int
 
 
+class ProbeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Exchanges with a picker, without Envoy: `rate` arrivals a second (Poisson); messages are serialized protobuf."""
+
+    target: str
+    rate: float
+    requests: int
+    seed: int
+    head: bytes
+    bodies: list[bytes]
+    """One of them follows the head; then comes the reply, and after it the tail."""
+    tail: list[bytes]
+    limit_s: float = 120.0
+
+
+class ProbeResult(msgspec.Struct):
+    """`reply_ms`: from the last byte of a request written to the first of the reply read; `late_ms`: of the prober."""
+
+    count: int
+    errors: int
+    reply_ms: Quantiles
+    late_ms: Quantiles
+
+
 class Generator(_Steered):
-    """The clients of Envoy."""
+    """The clients of Envoy, and of pickers."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         argv = [str(program), "load"]
@@ -160,3 +183,7 @@ class Generator(_Steered):
     async def run(self, spec: LoadSpec) -> LoadResult:
         """Returns when the last answer is there."""
         return await self._order("/run", spec, LoadResult)
+
+    async def probe(self, spec: ProbeSpec) -> ProbeResult:
+        """Returns when the last exchange has ended."""
+        return await self._order("/probe", spec, ProbeResult)

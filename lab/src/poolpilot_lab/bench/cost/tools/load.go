@@ -54,6 +54,7 @@ type quantiles struct {
 func loadHandlers() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /run", order(run))
+	mux.HandleFunc("POST /probe", order(probe))
 	return mux
 }
 
@@ -71,6 +72,8 @@ func run(given spec) (result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(limit*float64(time.Second)))
 	defer cancel()
 	notes := &notebook{reasons: map[string]int64{}}
+	// Made once, before anybody waits for it.
+	text()
 	began := time.Now()
 	if given.Rate > 0 {
 		openLoop(ctx, given, notes, began)

@@ -1,4 +1,5 @@
-// Command tools is both ends of the cost bench: `tools serve` plays the model servers, `tools load` the clients.
+// Command tools is both ends of the cost bench: `tools serve` plays the model servers, `tools load` the clients, of Envoy
+// and, to measure a picker without one, of the picker itself.
 //
 // Each announces itself with one JSON line, {"port": N}, and is steered over HTTP on that port of 127.0.0.1.
 package main
