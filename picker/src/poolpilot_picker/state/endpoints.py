@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from poolpilot_picker.config.step_models import StepModel, step_model
+from poolpilot_picker.state.account import Account, Sharing
 from poolpilot_picker.state.columns import ROWS, Columns, columns, new_block, reset
 from poolpilot_picker.state.columns import Floats as Floats
 from poolpilot_picker.state.columns import Mask as Mask
@@ -100,15 +101,22 @@ class EndpointTable:
 
     columns: Columns
     """The arithmetic on the columns."""
+    account: Account
+    """The rows that our own ledger writes."""
 
     def __init__(
         self,
         model_of: Callable[[EndpointSpec], StepModel] = lambda spec: step_model(spec.labels),
         allocate: Callable[[int], Floats] = new_block,
+        sharing: Sharing | None = None,
     ) -> None:
-        """`allocate`: makes a block for at least so many slots, all free, shape (len(ROWS), slots), C-contiguous."""
+        """`allocate`: makes a block for at least so many slots, all free, shape (len(ROWS), slots), C-contiguous.
+
+        `sharing`: other processes have the same endpoints in the same slots, and the ledger's rows are sums over all.
+        """
         self._model_of = model_of
         self._allocate = allocate
+        self.sharing = sharing
         self.slots: list[Endpoint | None] = []
         self.block: Floats = allocate(8)
         self._eligible: Mask = np.zeros(self.block.shape[1], dtype=np.bool_)
@@ -137,6 +145,7 @@ class EndpointTable:
             setattr(self, name, row[:length])
         self.eligible = self._eligible[:length]
         self.columns = columns(self.block, length)
+        self.account = Account(self.block if self.sharing is None else self.sharing.block, length)
 
     @property
     def any_wanted(self) -> bool:
@@ -186,7 +195,9 @@ class EndpointTable:
         for key, spec in wanted.items():
             known = self._by_key.get(key)
             if known is None:
-                added.append(self._add(spec, free.pop(0) if free else len(self.slots)))
+                slot = self._free_slot(key, free)
+                if slot is not None:
+                    added.append(self._add(spec, slot))
                 continue
             if known.draining:
                 known.draining = False
@@ -204,9 +215,16 @@ class EndpointTable:
         self.generation += 1
         return added, removed
 
+    def _free_slot(self, key: tuple[str, int], free: list[int]) -> int | None:
+        """Where a new endpoint goes; None: nowhere, for as long as others hold all slots that are shared."""
+        if self.sharing is not None:
+            return self.sharing.take(key)
+        return free.pop(0) if free else len(self.slots)
+
     def _add(self, spec: EndpointSpec, slot: int) -> Endpoint:
         endpoint = Endpoint(spec, slot, self._model_of(spec))
-        if slot == len(self.slots):
+        if slot >= len(self.slots):
+            self.slots += [None] * (slot - len(self.slots))
             self.slots.append(endpoint)
             self._resize()
         else:
@@ -254,11 +272,14 @@ class EndpointTable:
     def drop_if_idle(self, endpoint: Endpoint) -> bool:
         """Frees the slot of a draining endpoint whose last booking is gone; True if it was freed."""
         slot = endpoint.slot
-        if not endpoint.draining or not self.holds(endpoint) or self.requests[slot] > 0:
+        if not endpoint.draining or not self.holds(endpoint) or self.account.requests[slot] > 0:
             return False
         self.slots[slot] = None
         self._by_key.pop(endpoint.spec.key, None)
         reset(self.block[:, slot : slot + 1])
+        if self.sharing is not None:
+            self.account.free_at_ms[slot] = 0.0
+            self.sharing.give_back(slot)
         while self.slots and self.slots[-1] is None:
             self.slots.pop()
         self._resize()

@@ -119,10 +119,15 @@ class Ledger:
         return booking
 
     def _enter(self, booking: Booking, now: float) -> None:
-        columns, slot = self._table.columns, booking.endpoint.slot
+        table, slot = self._table, booking.endpoint.slot
+        columns = table.account.columns
         sequences, prompt, expected = booking.sequences, booking.prompt_tokens, booking.expected_output
         uncached = booking.uncached_tokens
         if booking.phase is Phase.PREFILL:
+            if table.sharing is not None:
+                # It starts behind what the others have placed there.
+                table.account.free_at_ms[slot] = table.free_at_ms[slot]
+                table.sharing.booked(slot, booking.prefill_ms, now)
             booking.first_ms = columns.enter(slot, sequences, prompt, expected, uncached, booking.prefill_ms, now)
         else:
             columns.enter_decoding(slot, sequences, prompt, expected, uncached, booking.first_ms)
@@ -144,13 +149,15 @@ class Ledger:
             left[-1][1] += sequences
         else:
             left.append([until, sequences])
+        if self._table.sharing is not None:
+            self._table.sharing.released(slot, sequences, now)
         ahead = booking.first_ms - now
         if booking.phase is Phase.PREFILL and ahead > 0:
             # An answer proves that its prefill, and what was queued before it, is done; else only its own work is gone.
             gone = ahead if answered else min(ahead, booking.prefill_ms)
             self._shift(endpoint, -gone, after=booking.first_ms, now=now)
         if account.open:
-            self._table.columns.leave(
+            self._table.account.columns.leave(
                 slot,
                 sequences,
                 booking.prompt_tokens,
@@ -160,19 +167,19 @@ class Ledger:
                 booking.phase is Phase.PREFILL,
             )
         else:
-            self._table.columns.leave_idle(slot, now)
+            self._table.account.columns.leave_idle(slot, now)
 
     def _shift(self, endpoint: Endpoint, delta_ms: float, *, after: float, now: float) -> None:
         """Moves the predicted first tokens of the bookings behind `after`, and the end of the queue, by `delta_ms`."""
-        table, slot = self._table, endpoint.slot
-        table.free_at_ms[slot] = max(now, float(table.free_at_ms[slot]) + delta_ms)
+        own, slot = self._table.account, endpoint.slot
+        own.free_at_ms[slot] = max(now, float(own.free_at_ms[slot]) + delta_ms)
         for booking in reversed(self._open(endpoint)):
             if booking.phase is not Phase.PREFILL:
                 continue
             if booking.first_ms <= after:
                 break
             moved = max(now, booking.first_ms + delta_ms)
-            table.started_sum_ms[slot] += (moved - booking.first_ms) * booking.sequences
+            own.started_sum_ms[slot] += (moved - booking.first_ms) * booking.sequences
             booking.first_ms = moved
 
     def first_token(self, booking: Booking, now: float) -> None:
@@ -180,12 +187,12 @@ class Ledger:
         if booking.phase is not Phase.PREFILL:
             return
         error = now - booking.first_ms
-        endpoint, slot = booking.endpoint, booking.endpoint.slot
-        if error > 0 or self._table.free_at_ms[slot] > now:
+        endpoint, slot, own = booking.endpoint, booking.endpoint.slot, self._table.account
+        if error > 0 or own.free_at_ms[slot] > now:
             # Half: one observation also carries what only this request met (co-scheduled chunks, a stalled step).
             self._shift(endpoint, 0.5 * error, after=booking.first_ms, now=now)
-        self._table.uncached_tokens[slot] -= booking.uncached_tokens
-        self._table.started_sum_ms[slot] += (now - booking.first_ms) * booking.sequences
+        own.uncached_tokens[slot] -= booking.uncached_tokens
+        own.started_sum_ms[slot] += (now - booking.first_ms) * booking.sequences
         booking.first_ms = now
         booking.phase = Phase.DECODE
 
@@ -221,12 +228,14 @@ class Ledger:
         self._accounts.pop(endpoint, None)
 
     def explained(self, endpoint: Endpoint, sample_ms: float) -> float:
-        """The most sequences of ours that gauges read at `sample_ms` may count: in flight now, or released since."""
-        account = self._accounts.get(endpoint)
-        if account is None:
-            return 0.0
-        since = sample_ms - GAUGE_LAG_MS
-        released = sum(sequences for until, sequences in account.left if until > since)
+        """The most sequences that we, and those who share the pool, may have in gauges read at `sample_ms`: in flight
+        now, or released since."""
+        account, sharing, since = self._accounts.get(endpoint), self._table.sharing, sample_ms - GAUGE_LAG_MS
+        released = 0.0
+        if account is not None:
+            released += sum(sequences for until, sequences in account.left if until > since)
+        if sharing is not None:
+            released += sharing.released_since(endpoint.slot, since)
         return float(self._table.inflight[endpoint.slot]) + released
 
     def reconcile_queue(self, endpoint: Endpoint, sample_ms: float, waiting: float, now: float) -> None:
@@ -248,10 +257,12 @@ class Ledger:
                 begun += booking.prefill_ms
                 if booking.placed_ms <= sample_ms - GAUGE_LAG_MS:
                     break
-        slot = endpoint.slot
+        slot, sharing = endpoint.slot, self._table.sharing
+        if sharing is not None:
+            still += sharing.booked_since(slot, sample_ms)
         lowest = sample_ms + still + max(0.0, waiting - seen) * self._mean_prefill_ms
         highest = lowest + begun + 30.0
-        free_at = float(self._table.free_at_ms[slot])
+        free_at = float(self._table.account.free_at_ms[slot])
         wanted = lowest if free_at < lowest else max(now, highest) if free_at > highest else free_at
         if abs(wanted - free_at) > 1.0:
             self._shift(endpoint, wanted - free_at, after=now, now=now)
