@@ -11,6 +11,8 @@ from poolpilot_picker.flow.pool import LOST_AFTER_MS
 from poolpilot_picker.requests.request import RequestKind
 from poolpilot_picker.state.samples import ServedModels
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 
 def in_flight(pool):
     return {endpoint.address: float(pool.table.requests[endpoint.slot]) for endpoint in pool.table}

@@ -21,11 +21,13 @@ from hypothesis.stateful import (
 )
 
 from core_pools import START, make_pool, request
+from poolpilot_picker import compiled
 from poolpilot_picker.errors import NoEndpoints
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import LOST_AFTER_MS, PoolSettings
 from poolpilot_picker.requests.request import RequestKind
-from poolpilot_picker.routing.cost_model import CostModel, CostParameters
+from poolpilot_picker.routing.cost_model import CostParameters
+from poolpilot_picker.routing.pricing import Pricing
 from poolpilot_picker.state.columns import COLUMNS
 from poolpilot_picker.state.endpoints import EndpointSpec
 from poolpilot_picker.state.load import LoadEstimate
@@ -69,8 +71,12 @@ class PoolMachine(RuleBasedStateMachine):
 
     placements = Bundle("placements")
 
+    core = compiled.load()
+
     def __init__(self):
         super().__init__()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(compiled, "in_force", self.core)
         self.now = START
         self.open = {}
         self.wanted = {}
@@ -352,7 +358,7 @@ class PoolMachine(RuleBasedStateMachine):
         view = self.pool._view(request(700, prefix=[("x", 640)], model="a"), self.now)
         load = LoadEstimate(self.table, self.now, 10_000.0, self.pool.settings.pickers)
         assert (load.sequences >= self.table.inflight).all() and np.isfinite(load.sequences).all()
-        cost = CostModel(view, CostParameters())
+        cost = Pricing(CostParameters()).cost(view)
         assert np.isfinite(cost.total).all() and (cost.total >= 0).all()
         assert (view.cached_tokens <= 699).all()
 
@@ -366,6 +372,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def teardown(self):
         """Whatever happened: when all exchanges have ended, nothing is left."""
+        self._patch.undo()
         if not hasattr(self, "pool"):
             return
         for placement in self.open.values():
@@ -377,7 +384,13 @@ class PoolMachine(RuleBasedStateMachine):
         assert len(self.pool.prefixes) == 0
 
 
-TestPool = PoolMachine.TestCase
-TestPool.settings = settings(
+class ReferencePoolMachine(PoolMachine):
+    """The same without the compiled core."""
+
+    core = None
+
+
+TestPool, TestReferencePool = PoolMachine.TestCase, ReferencePoolMachine.TestCase
+TestPool.settings = TestReferencePool.settings = settings(
     max_examples=20, stateful_step_count=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

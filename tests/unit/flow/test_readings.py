@@ -9,6 +9,8 @@ import pytest
 from core_pools import START, feed, make_pool, request
 from poolpilot_picker.flow.outcome import Outcome
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 
 def gauges(pool):
     return [float(getattr(pool.table, name)[0]) for name in ("running", "waiting", "kv_usage")]

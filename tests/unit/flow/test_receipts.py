@@ -12,6 +12,8 @@ from poolpilot_picker.flow.pool import PoolSettings
 from poolpilot_picker.flow.receipts import ReceiptBook
 from poolpilot_picker.state.samples import ServedModels
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 
 def pool_of(endpoints=3, share=1.0, **more):
     return make_pool(endpoints, settings=PoolSettings(receipt_share=share, **more))

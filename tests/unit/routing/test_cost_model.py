@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from core_pools import request, spec
 from poolpilot_picker.config.step_models import PROFILES
-from poolpilot_picker.routing.cost_model import CostModel, CostParameters
+from poolpilot_picker.routing.cost_model import CostParameters
+from poolpilot_picker.routing.pricing import Pricing
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointTable
 from poolpilot_picker.state.load import LoadEstimate
 from poolpilot_picker.state.samples import EngineSample
+
+pytestmark = pytest.mark.usefixtures("both_cores")
 
 NOW = 5_000_000.0
 PROFILE = "poolpilot.dev/profile"
@@ -164,7 +167,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
         adapter=adapter,
     )
     parameters = CostParameters()
-    model = CostModel(view, parameters)
+    model = Pricing(parameters).cost(view)
     for slot in range(5):
         terms, ttft = written_out(view, slot, parameters)
         for name, value in terms.items():
@@ -175,7 +178,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
 
 
 def cost_of(table, **more):
-    return CostModel(make_view(table, **more), CostParameters())
+    return Pricing(CostParameters()).cost(make_view(table, **more))
 
 
 def test_an_idle_pool_of_equals_costs_the_same_everywhere():
@@ -213,8 +216,8 @@ def test_a_hit_is_worth_the_prefill_that_it_saves_as_far_as_it_is_trusted():
     model = cost_of(table, prompt_tokens=5_000, cached=[0.0, 4_000.0, 4_000.0])
     assert model.total[1] < model.total[0] == model.total[2]
     assert model.forecast(1).uncached_tokens == 1_000 and model.forecast(2).uncached_tokens == 5_000
-    blind = CostModel(
-        make_view(table, prompt_tokens=5_000, cached=[0.0, 4_000.0, 4_000.0]), CostParameters(use_cache=False)
+    blind = Pricing(CostParameters(use_cache=False)).cost(
+        make_view(table, prompt_tokens=5_000, cached=[0.0, 4_000.0, 4_000.0])
     )
     assert np.ptp(blind.total) == 0.0
 
@@ -230,8 +233,8 @@ def test_the_barrier_is_steep_and_bounded():
 def test_without_the_wait_term_a_queue_is_not_seen():
     table = make_table(2)
     table.free_at_ms[1] = NOW + 9_000.0
-    assert CostModel(make_view(table), CostParameters(use_wait=False)).total.tolist()[0] == pytest.approx(
-        CostModel(make_view(table), CostParameters(use_wait=False)).total.tolist()[1]
+    assert Pricing(CostParameters(use_wait=False)).cost(make_view(table)).total.tolist()[0] == pytest.approx(
+        Pricing(CostParameters(use_wait=False)).cost(make_view(table)).total.tolist()[1]
     )
 
 

@@ -17,6 +17,8 @@ from poolpilot_picker.routing.predicted_finish import (
 )
 from view_builder import make_table, make_view
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 
 def picker(count=1):
     return PredictedFinishPicker(PredictedFinishParameters(max_num_of_endpoints=count))

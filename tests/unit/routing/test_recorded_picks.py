@@ -12,6 +12,8 @@ from poolpilot_picker.requests.request import InferenceRequest
 from poolpilot_picker.routing.registry import build_profile, default_registry
 from view_builder import make_adapters, make_table, make_view
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 VECTORS = yaml.safe_load((Path(__file__).parents[2] / "data/vectors/epp-hermetic.yaml").read_text())
 PICKS = [case for case in VECTORS["cases"] if len(case.get("pods", ())) > 1 and "endpoint" in case["expect"]]
 GRPC_PICKS = [case for case in VECTORS["grpc_cases"] if "endpoint" in case["expect"]]

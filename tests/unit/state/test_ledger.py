@@ -8,6 +8,8 @@ from core_pools import spec
 from poolpilot_picker.state.endpoints import EndpointTable
 from poolpilot_picker.state.ledger import GAUGE_LAG_MS, REMEMBER_MS, TOGETHER_MS, Booking, Ledger, Phase
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 NOW = 1_000.0
 
 

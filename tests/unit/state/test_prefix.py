@@ -11,6 +11,8 @@ from core_pools import BLOCK, chain
 from poolpilot_picker.requests.request import NO_PREFIX
 from poolpilot_picker.state.prefix import ASSUMED_TOKENS, prefix_index
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 SLOTS = 3
 
 

@@ -13,6 +13,8 @@ from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import PoolSettings
 from poolpilot_picker.state.samples import ServedModels
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 SEEDS = range(30)
 
 

@@ -1,0 +1,344 @@
+"""The compiled arithmetic against the reference, and what no input may do to it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core_pools import request
+from poolpilot_picker import compiled
+from poolpilot_picker.routing.cost_model import CostModel, CostParameters
+from poolpilot_picker.routing.pricing import CompiledCost, Pricing
+from poolpilot_picker.routing.view import DecisionView
+from poolpilot_picker.state.adapters import AdapterResidency
+from poolpilot_picker.state.columns import ROWS, ReferenceColumns, new_block
+from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
+from poolpilot_picker.state.samples import EngineSample
+
+CORE = compiled.load()
+NOW = 5_000_000.0
+
+SCALES = {
+    **dict.fromkeys(("inflight", "requests", "queued", "foreign"), (0.0, 1.0, 5.0, 90.0, 300.0)),
+    **dict.fromkeys(("prompt_tokens", "new_kv_tokens", "other_kv_tokens"), (0.0, 700.0, 90_000.0, 400_000.0)),
+    "expected_tokens": (0.0, 300.0, 40_000.0),
+    "uncached_tokens": (0.0, 700.0),
+    "started_sum_ms": (0.0, NOW, 300.0 * NOW, 4.0 * NOW - 9_000.0),
+    "free_at_ms": (0.0, NOW - 5.0, NOW + 30.0, NOW + 4_000.0),
+    "sample_ms": (NOW - 10.0,),
+    "load_ms": (NOW - 10.0, NOW - 10.0, NOW - 10.0, NOW - 7_000.0, -math.inf),
+    "preempting_until_ms": (-math.inf, -math.inf, NOW + 900.0),
+    "kv_tokens": (1e9, 300_000.0, 40_000.0),
+    "max_sequences": (1e9, 256.0, 4.0),
+    "token_budget": (1e9, 2_048.0, 300.0),
+    "step_ms": (1.0, 11.0, 23.5),
+    "sequence_ms": (0.0, 0.03),
+    "context_ms": (0.0, 8e-5),
+    "token_ms": (0.0, 0.05),
+    "token2_ms": (0.0, 1.5e-6),
+    "half_chunk_ms": (0.0, 40.0),
+    "interference": (1.0, 1.7),
+    "failure_ms": (0.0, 0.0, 1_500.0),
+    "cache_trust": (0.0, 0.4, 1.0),
+}
+
+
+def table_of(slots, rng, scales=SCALES):
+    """A table whose slots are in states drawn from the scales."""
+    table = EndpointTable()
+    table.apply(EndpointSpec(host=f"10.0.{n >> 8}.{n & 255}", port=8000) for n in range(slots))
+    for name, values in scales.items():
+        getattr(table, name)[:] = [
+            rng.choice(values) * (rng.choice((1.0, rng.uniform(0.5, 2.0)))) for _ in range(slots)
+        ]
+    return table
+
+
+def view_of(table, rng, *, adapter="", pickers=1, **asked):
+    slots = len(table)
+    adapters = AdapterResidency()
+    adapters.resize(slots)
+    for slot in range(slots):
+        adapters.apply_sample(slot, EngineSample(taken_ms=NOW, max_adapters=rng.choice((1, 2, 8))))
+        for name in rng.choices("abcd", k=rng.randrange(4)):
+            adapters.book(slot, name)
+    prompt = asked.get("prompt_tokens", 500)
+    return DecisionView(
+        request=request(**asked),
+        table=table,
+        now=NOW,
+        mask=np.array([rng.random() < 0.8 for _ in range(slots)], dtype=np.bool_),
+        cached_tokens=np.array([rng.choice((0.0, prompt * rng.random())) for _ in range(slots)]),
+        adapters=adapters,
+        rng=random.Random(1),
+        pickers=pickers,
+        adapter=adapter,
+        expected_output=rng.choice((1.0, 300.0, 4_000.0)),
+        expected_rest=rng.choice((20.0, 250.0)),
+        hit_share=rng.random(),
+        indexed_tokens=np.array([rng.choice((0.0, 180_000.0, 500_000.0)) for _ in range(slots)]),
+    )
+
+
+parameters = st.builds(
+    CostParameters,
+    own_decode_weight=st.floats(0.0, 1.0),
+    others_weight=st.floats(0.0, 1.0),
+    fleet_share=st.floats(0.0, 1.0),
+    slow_start_ms=st.sampled_from((0.0, 300.0, 1e9)),
+    use_wait=st.booleans(),
+    use_cache=st.booleans(),
+)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    slots=st.integers(1, 40),
+    wanted=parameters,
+    prompt=st.sampled_from((0, 1, 300, 4_000, 90_000)),
+    sequences=st.sampled_from((1, 1, 8)),
+    target=st.none() | st.floats(10.0, 5_000.0),
+    adapter=st.sampled_from(("", "a", "b", "unheard-of")),
+    pickers=st.sampled_from((1, 1, 3)),
+)
+@settings(max_examples=300, deadline=None)
+def test_costs_what_the_reference_says(seed, slots, wanted, prompt, sequences, target, adapter, pickers):
+    rng = random.Random(seed)
+    view = view_of(
+        table_of(slots, rng),
+        rng,
+        adapter=adapter,
+        pickers=pickers,
+        prompt_tokens=prompt,
+        sequences=sequences,
+        slo_ttft_ms=target,
+    )
+    cost = Pricing(wanted).cost(view)
+    assert isinstance(cost, CompiledCost)
+    reference = CostModel(view, wanted)
+    assert list(cost.terms) == list(reference.terms)
+    for name, term in reference.terms.items():
+        np.testing.assert_allclose(cost.terms[name], term, rtol=1e-9, atol=1e-9, err_msg=name)
+    np.testing.assert_allclose(cost.total, reference.total, rtol=1e-9)
+    for slot in range(slots):
+        for mine, theirs in zip(_numbers(cost.forecast(slot)), _numbers(reference.forecast(slot)), strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+    if view.mask.any():
+        draws = random.Random(seed), random.Random(seed)
+        assert cost.cheapest(view.mask, draws[0]) == reference.cheapest(view.mask, draws[1])
+        assert draws[0].random() == draws[1].random(), "no more draws than the reference"
+
+
+def _numbers(forecast):
+    return [getattr(forecast, name) for name in type(forecast).__struct_fields__]
+
+
+def test_ties_fall_where_the_reference_lets_them_fall():
+    table = table_of(60, random.Random(1), {})
+    view = view_of(table, random.Random(2))
+    view.cached_tokens[:] = view.indexed_tokens[:] = 0.0
+    table.load_ms[:] = NOW
+    table.prompt_tokens[::7] = 50.0
+    cost, reference = Pricing(CostParameters()).cost(view), CostModel(view, CostParameters())
+    draws = random.Random(3), random.Random(3)
+    chosen = [cost.cheapest(view.mask, draws[0]) for _ in range(200)]
+    assert chosen == [reference.cheapest(view.mask, draws[1]) for _ in range(200)]
+    assert len(set(chosen)) > 20
+
+
+bookings = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from((1, 8)),
+        st.floats(0, 1e5),
+        st.floats(0, 5_000),
+        st.floats(0, 1e5),
+        st.floats(0, 900),
+        st.sampled_from(("enter", "enter_decoding")),
+    ),
+    max_size=20,
+)
+
+
+@given(bookings, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_keeps_the_account_as_the_reference_does(booked, rng):
+    blocks = new_block(5), new_block(5)
+    for block in blocks:
+        block[ROWS.index("foreign"), :5] = [0.0, 2.5, 0.0, 0.0, 0.0]
+        block[ROWS.index("sequence_ms"), :5] = 0.04
+    both = ReferenceColumns(blocks[0], 3), CORE.columns(blocks[1], 3)
+    left = []
+    now = NOW
+    for slot, sequences, prompt, expected, uncached, prefill, how in booked:
+        now += rng.choice((0.0, 3.0, 700.0))
+        numbers = (slot, sequences, prompt, expected, uncached)
+        if how == "enter":
+            first, other = (columns.enter(*numbers, prefill, now) for columns in both)
+            assert first == other
+        else:
+            first = now - 3.0
+            for columns in both:
+                columns.enter_decoding(*numbers, first)
+        left.append((*numbers, first, how == "enter"))
+        if rng.random() < 0.4:
+            gone = left.pop(rng.randrange(len(left)))
+            for columns in both:
+                if any(other[0] == gone[0] for other in left):
+                    columns.leave(*gone)
+                else:
+                    columns.leave_idle(gone[0], now)
+        np.testing.assert_array_equal(*blocks)
+        assert [both[0].batch(at, now) for at in range(3)] == [both[1].batch(at, now) for at in range(3)]
+
+
+# ── what no input may do ─────────────────────────────────────────────────────
+
+absurd = st.sampled_from((math.nan, math.inf, -math.inf, -1.0, 0.0, 1.0, 1e308, -1e308, 5e-324))
+
+
+@given(st.integers(0, 9), st.integers(0, 2**32), absurd, absurd, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_adapter):
+    rng = random.Random(seed)
+    odd = (math.nan, math.inf, -math.inf, -1.0, 0.0, 3.0, 1e308)
+    table = table_of(slots, rng)
+    table.block[:] = [[rng.choice(odd) for _ in range(table.block.shape[1])] for _ in range(len(ROWS))]
+    arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(7)]
+    mask = np.array([rng.random() < 0.5 for _ in range(slots)], dtype=np.bool_)
+    out = np.empty((CORE.out_rows, slots))
+    columns, constants = table.columns, CORE.constants(CostParameters())
+    columns.cost(
+        constants, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), arrays[0], arrays[1],
+        rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:7]) if with_adapter else None, out,
+    )  # fmt: skip
+    best, ties = columns.cheapest(out, mask, 1e-9)
+    assert best == -1 if not ties else mask[best] and ties <= mask.sum()
+    columns.all_heard(NOW)
+    for slot in range(slots):
+        columns.predicted(out, slot)
+        columns.enter(slot, *[rng.choice(odd) for _ in range(6)])
+        columns.leave(slot, *[rng.choice(odd) for _ in range(5)], True)
+        columns.batch(slot, NOW)
+
+
+def arguments(slots=3, **changed):
+    """Of `Columns.cost`, all well but for what is changed."""
+    floats = np.zeros(slots)
+    well = {
+        "constants": CORE.constants(CostParameters()),
+        "now": NOW,
+        "prompt": 100.0,
+        "sequences": 1.0,
+        "output": 300.0,
+        "rest": 250.0,
+        "target_ms": None,
+        "hit_share": 0.4,
+        "pickers": 1.0,
+        "cached": floats,
+        "indexed": floats,
+        "load": (floats, floats),
+        "adapter": (np.zeros(slots, dtype=np.bool_), floats, floats, floats),
+        "out": np.zeros((CORE.out_rows, slots)),
+    }
+    assert set(changed) <= set(well)
+    return {**well, **changed}
+
+
+short, mask2, floats3 = np.zeros(2), np.zeros(2, dtype=np.bool_), np.zeros(3)
+mask3 = np.zeros(3, dtype=np.bool_)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cached": short},
+        {"indexed": short},
+        {"cached": floats3.astype(np.float32)},
+        {"cached": np.zeros(6)[::2]},
+        {"cached": None},
+        {"load": (short, floats3)},
+        {"load": (floats3, short)},
+        {"load": (floats3, None)},
+        {"load": (floats3,)},
+        {"adapter": (mask2, floats3, floats3, floats3)},
+        {"adapter": (mask3, short, floats3, floats3)},
+        {"adapter": (mask3, floats3, floats3, short)},
+        {"adapter": (mask3, floats3, None, floats3)},
+        {"adapter": (floats3, floats3, floats3, floats3)},
+        {"adapter": (np.zeros(6, dtype=np.bool_)[::2], floats3, floats3, floats3)},
+        {"out": np.zeros((CORE.out_rows, 2))},
+        {"out": np.zeros((CORE.out_rows - 1, 3))},
+        {"out": np.zeros((3, CORE.out_rows)).T},
+        {"out": np.zeros(3)},
+        {"constants": None},
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_refused(changed):
+    columns = CORE.columns(new_block(3), 3)
+    columns.cost(**arguments())
+    with pytest.raises((ValueError, TypeError, BufferError)):
+        columns.cost(**arguments(**changed))
+
+
+def test_rows_that_cannot_be_written_are_refused():
+    out = np.zeros((CORE.out_rows, 3))
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        CORE.columns(new_block(3), 3).cost(**arguments(out=out))
+
+
+@pytest.mark.parametrize("slot", [-1, 3, 2**40])
+def test_a_slot_that_is_not_there_is_refused(slot):
+    columns, out = CORE.columns(new_block(3), 3), np.zeros((CORE.out_rows, 3))
+    for call in (
+        lambda: columns.enter(slot, 1, 1, 1, 1, 1, 1),
+        lambda: columns.enter_decoding(slot, 1, 1, 1, 1, 1),
+        lambda: columns.leave(slot, 1, 1, 1, 1, 1, True),
+        lambda: columns.leave_idle(slot, NOW),
+        lambda: columns.batch(slot, NOW),
+        lambda: columns.predicted(out, slot),
+        lambda: columns.tied(out, mask3, 1e-9, slot, 0),
+    ):
+        with pytest.raises(IndexError):
+            call()
+    with pytest.raises(IndexError, match="ties"):
+        columns.tied(out, mask3, 1e-9, 0, 0)
+
+
+@pytest.mark.parametrize("block", [new_block(3)[:-1], new_block(3)[:, :3], new_block(3).astype(np.float32), None])
+def test_a_block_that_is_none_is_refused(block):
+    with pytest.raises((ValueError, TypeError)):
+        CORE.columns(block, 3)
+    with pytest.raises(ValueError, match="slots"):
+        CORE.columns(new_block(3), 3_000)
+    with pytest.raises((ValueError, OverflowError)):
+        CORE.columns(new_block(3), -1)
+
+
+def test_rows_are_those_of_the_state():
+    assert CORE.rows == ROWS
+
+
+def test_a_table_in_memory_from_outside_is_that_memory():
+    memory = bytearray(8 * len(ROWS) * 8)
+    outside = np.frombuffer(memory, dtype=np.float64).reshape(len(ROWS), 8)
+
+    def allocate(slots):
+        assert slots <= 8
+        outside[:] = new_block(8)[:, :8]
+        return outside
+
+    table = EndpointTable(allocate=allocate)
+    table.apply([EndpointSpec(host="10.0.0.1", port=8000)])
+    before = copy.copy(memory)
+    table.columns.enter(0, 3.0, 100.0, 10.0, 50.0, 5.0, NOW)
+    assert outside[ROWS.index("inflight"), 0] == 3.0 == table.inflight[0]
+    assert memory != before
