@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from poolpilot_picker import compiled
 from poolpilot_picker.admin.page import ProcessFacts
 from poolpilot_picker.admin.server import AdminServer
 from poolpilot_picker.admin.views import Readiness
@@ -174,6 +175,8 @@ class Picker:
         self.admin = AdminServer(
             options.admin, self._pools, self.metrics.registry, self._facts, self.readiness, now, self.describe
         )
+        if compiled.in_force is None:
+            log.warning("decisions take several times as long as they could: %s", compiled.describe())
         self._composed = True
 
     def _pools(self) -> list[Pool]:
@@ -283,6 +286,7 @@ class Picker:
         """The configuration in force."""
         return {
             "source": self.config.source,
+            "core": compiled.describe(),
             "profile": self.config.profile.describe(),
             "warnings": list(self.config.warnings),
             "problems_of_newer_file": list(self._keeper.problems),
