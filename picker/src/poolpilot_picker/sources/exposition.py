@@ -41,8 +41,9 @@ class Page(NamedTuple):
     malformed: int
     truncated: bool
     """The page does not end with a line feed: its last line was not read."""
-    changed: set[str] | None = None
-    """The names whose values differ from those of the page before, where all else is the same; None: unknown."""
+    changed: list[tuple[str, float]] | None = None
+    """The names whose values differ from those of the page before, each with a new value, where all else is the same;
+    None: unknown."""
 
 
 _Result = TypeVar("_Result")
@@ -87,20 +88,28 @@ class Wanted:
     def find(self, page: bytes) -> Page:
         """Every series of the wanted names. O(page) in all when names come in page order, O(page) more for each that
         is absent or elsewhere."""
-        again = self.again(page)
+        again = self.again(page, 0, len(page))
         return again if again is not None else in_one_turn(self.search(page))
 
-    def again(self, page: bytes) -> Page | None:
-        """As `find`, for a page that looks like the one before; None if it must be searched."""
+    def again(self, buffer: bytes | bytearray, start: int, end: int) -> Page | None:
+        """As `find`, for a page at `buffer[start:end]` that looks like the one before; None if it must be searched."""
         self._count += 1
-        if self._layout is None:
+        layout = self._layout
+        if layout is None or end <= start or buffer[end - 1] != 0x0A:
             return None
-        if len(page) >= self._LARGE:
+        if end - start >= self._LARGE:
             if self._count % self._RECHECK == 0:
                 return None
-        elif page.count(b"\n") != self._lines:
+        elif buffer.count(b"\n", start, end) != self._lines:
             return None
-        if page.endswith(b"\n") and (changed := self._layout.read(_text(page), self._found)) is not None:
+        first = buffer[start]
+        if first != 0x23 and first != 0x0A:  # as `_text`
+            if start > 0 and buffer[start - 1] == 0x0A:
+                start -= 1
+            else:
+                buffer, start, end = b"\n" + buffer[start:end], 0, end - start + 1
+        changed = layout.read(buffer, start, end, self._found)
+        if changed is not None:
             return Page(self._found, 0, False, changed)
         self._absent.clear()
         return None
@@ -204,7 +213,7 @@ def _read_family(
             block, number, timestamp = match.groups()
             stop = match.end() - 1
             if timestamp is None:
-                places.append(Place(name, len(series), at, match.start(2), stop))
+                places.append(Place(name, len(series), block or b"", at, match.start(2), stop))
         else:
             stop = text.index(b"\n", at + size)
             block, number, timestamp = _split_line(text[at + size : stop])

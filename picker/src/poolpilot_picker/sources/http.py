@@ -17,12 +17,13 @@ import msgspec
 
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http_connection import Connection
+from poolpilot_picker.sources.http_response import Response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from poolpilot_picker.sources.http_connection import Done, Meter
-    from poolpilot_picker.sources.http_response import Response
+    from poolpilot_picker.sources.http_response import Answer
 
 _TARGET: Final = re.compile(r"/[!-~]*")
 _KEPT_REQUESTS: Final = 8
@@ -164,13 +165,13 @@ class HttpClient:
 async def _exchange(connection: Connection, request: bytes, limits: Limits) -> Response:
     answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-    def done(outcome: Response | FetchError) -> None:
+    def done(outcome: Answer | FetchError) -> None:
         if answered.done():
             return  # cancelled in the meantime
         if isinstance(outcome, FetchError):
             answered.set_exception(outcome)
         else:
-            answered.set_result(outcome)
+            answered.set_result(Response(outcome.status, outcome.headers, outcome.body))
 
     connection.begin(request, limits.max_bytes, done)
     return await answered

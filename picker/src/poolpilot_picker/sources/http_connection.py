@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, cast
 from typing_extensions import override
 
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
-from poolpilot_picker.sources.http_response import Head, Response, ResponseReader, find_head, parse_head
+from poolpilot_picker.sources.http_response import Answer, Head, ResponseReader, find_head, parse_head
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Done = Callable[[Response | FetchError], None]
+Done = Callable[[Answer | FetchError], None]
 
 _BUFFER: Final = 65_536
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,18})(?=\r|$)", re.IGNORECASE)
@@ -142,50 +142,57 @@ class Connection(asyncio.BufferedProtocol):
             return
         head = self._head
         if head is None:
-            end, length = self._same_head()
             head = self._last_head
-            if end < 0 or head is None:
-                end = find_head(self._buffer, self._filled)
-                if end < 0:
-                    self._room(self._filled + 1)
+            if head is None or not self._same_head():
+                head = self._new_head()
+                if head is None:
                     return
-                text = bytes(memoryview(self._buffer)[:end])
-                head = parse_head(text)
-                if head.length is None or head.status < 200:
-                    self._reader = ResponseReader(self._limit)
-                    self._feed(self._reader)
-                    return
-                length = head.length
-                self._remember(text, head)
-            if length > self._limit:
+            self._head = head
+            if self._need - self._body > self._limit:
                 raise FetchError(ErrorKind.TOO_LARGE, f"answer above {self._limit} bytes")
-            self._head, self._body, self._need = head, end + 4, end + 4 + length
-            self._room(self._need + 1)
+            if self._need >= len(self._buffer):
+                self._room(self._need + 1)
         if self._filled >= self._need:
             if self._filled > self._need or not head.keep_alive:
                 self._close()
-            body = bytes(memoryview(self._buffer)[self._body : self._need])
-            self._end(Response(head.status, head.fields, body))
+            self._end(Answer(head.status, head.fields, self._buffer, self._body, self._need))
 
-    def _remember(self, text: bytes, head: Head) -> None:
-        """Most heads differ from the last one in the content-length only."""
+    def _new_head(self) -> Head | None:
+        """The head, once it has arrived; None also where `ResponseReader` goes on."""
+        end = find_head(self._buffer, self._filled)
+        if end < 0:
+            self._room(self._filled + 1)
+            return None
+        text = bytes(memoryview(self._buffer)[:end])
+        head = parse_head(text)
+        if head.length is None or head.status < 200:
+            self._reader = ResponseReader(self._limit)
+            self._feed(self._reader)
+            return None
+        # Most heads differ from the last one in the content-length only.
         match = _LENGTH.search(text)
         self._last_head = None
         if match is not None and head.fields["content-length"] == match[1].decode():
             self._before, self._behind = text[: match.start(1)], text[match.end(1) :] + b"\r\n\r\n"
             self._last_head = head
+        self._body, self._need = end + 4, end + 4 + head.length
+        return head
 
-    def _same_head(self) -> tuple[int, int]:
-        """(end, content-length) of a head that is the last one but for its length; (−1, 0) of another."""
-        buffer, before = self._buffer, self._before
-        if self._last_head is None or not buffer.startswith(before, 0, self._filled):
-            return -1, 0
+    def _same_head(self) -> bool:
+        """The head is the last one but for its length."""
+        buffer, before, filled = self._buffer, self._before, self._filled
+        if not buffer.startswith(before, 0, filled):
+            return False
         start = len(before)
-        stop = buffer.find(b"\r", start, min(start + _DIGITS, self._filled))
-        if stop < 0 or not buffer.startswith(self._behind, stop, self._filled):
-            return -1, 0
+        stop = buffer.find(b"\r", start, min(start + _DIGITS, filled))
+        if stop < 0 or not buffer.startswith(self._behind, stop, filled):
+            return False
         digits = buffer[start:stop]
-        return (stop + len(self._behind) - 4, int(digits)) if digits.isdigit() else (-1, 0)
+        if not digits.isdigit():
+            return False
+        self._body = stop + len(self._behind)
+        self._need = self._body + int(digits)
+        return True
 
     def _feed(self, reader: ResponseReader) -> None:
         reader.feed(bytes(memoryview(self._buffer)[: self._filled]))
@@ -193,7 +200,8 @@ class Connection(asyncio.BufferedProtocol):
         if reader.response is not None:
             if not reader.keep_alive:
                 self._close()
-            self._end(reader.response)
+            response = reader.response
+            self._end(Answer(response.status, response.headers, response.body, 0, len(response.body)))
 
     def _room(self, size: int) -> None:
         """Makes the buffer as large as that."""
@@ -207,16 +215,18 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._lost = True
         if self._done is not None:
-            if self._reader is None:
-                self._reader = ResponseReader(self._limit)
-                self._reader.feed(bytes(memoryview(self._buffer)[: self._filled]))
+            reader = self._reader
             try:
-                self._reader.end()
+                if reader is None:
+                    reader = ResponseReader(self._limit)
+                    reader.feed(bytes(memoryview(self._buffer)[: self._filled]))
+                reader.end()
             except FetchError as error:
                 self._end(FetchError(error.kind, error.detail, unheard=not self._heard))
             else:
-                assert self._reader.response is not None
-                self._end(self._reader.response)
+                response = reader.response
+                assert response is not None
+                self._end(Answer(response.status, response.headers, response.body, 0, len(response.body)))
         return False
 
     @override
@@ -230,10 +240,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _end(self, outcome: Response | FetchError) -> None:
-        done, self._done = self._done, None
+    def _end(self, outcome: Answer | FetchError) -> None:
+        done, buffer = self._done, self._buffer
         if done is None:
             return
-        _BUFFERS.give(self._buffer)
-        self._buffer, self._head, self._reader = _NOTHING, None, None
-        done(outcome)
+        self._done = self._head = self._reader = None
+        self._buffer = _NOTHING
+        try:
+            done(outcome)
+        finally:
+            _BUFFERS.give(buffer)

@@ -34,6 +34,22 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A complete answer in the buffer that received it: to be read before whoever is told of it returns."""
+
+    status: int
+    headers: dict[str, str]
+    buffer: bytes | bytearray
+    start: int
+    end: int
+    """The body is `buffer[start:end]`."""
+
+    @property
+    def body(self) -> bytes:
+        """A copy that lasts."""
+        return bytes(memoryview(self.buffer)[self.start : self.end])
+
+
 class Head(msgspec.Struct, frozen=True):
     """Status line and fields of an answer, and what they say of its body."""
 

@@ -32,6 +32,7 @@ class Place(msgspec.Struct, gc=False):
     name: str
     number: int
     """Of this series among those of its name."""
+    block: bytes
     at: int
     value: int
     """Where its number begins."""
@@ -39,19 +40,17 @@ class Place(msgspec.Struct, gc=False):
     """The line feed at its end."""
 
 
-class _Line(msgspec.Struct, gc=False):
-    """One wanted line of the pages that come again."""
-
-    place: Place
-    prefix: bytes
-    gap: int
-    """From the end of the wanted line before (the begin of the page for the first) to the begin of the prefix."""
-    between: int
-    """Line feeds in that gap, where this and the line before are of one family; −1: of two."""
-    follow: bytes
-    """Begin of what comes behind."""
-    raw: bytes
-    """The number as it was written last."""
+# One wanted line of the pages that come again:
+#   whole    the line as it was last, with the begin of what came behind; empty where that is not enough to know it
+#   length   of it, to the line feed behind the number
+#   prefix   the bytes before its number
+#   size     of the prefix
+#   gap      from the end of the wanted line before (the begin of the page for the first) to the begin of the prefix
+#   between  line feeds in that gap where it is not empty and this and the line before are of one family; −1: of two
+#   follow   begin of what comes behind
+#   raw      the number as it was written last
+#   series   its name, its number among those of its name, its labels
+_Line = tuple[bytes, int, bytes, int, int, int, bytes, "bytes | bytearray", tuple[str, int, bytes]]
 
 
 class Layout:
@@ -62,39 +61,55 @@ class Layout:
     def __init__(self, lines: list[_Line]) -> None:
         self._lines = lines
 
-    def read(self, text: bytes, found: dict[str, list[Series]]) -> set[str] | None:
-        """Brings `found` up to date and returns the names whose values changed; None: the page is another one."""
-        changed: list[tuple[_Line, bytes, float]] = []
-        stop = 0
-        for line in self._lines:
-            at = stop + line.gap
-            prefix = line.prefix
-            if not text.startswith(prefix, at):
-                if line.between == 0:
+    def read(
+        self, text: bytes | bytearray, begin: int, end: int, found: dict[str, list[Series]]
+    ) -> list[tuple[str, float]] | None:
+        """Brings `found` up to date with the page at `text[begin:end]`, which ends with a line feed.
+
+        Returns the names whose values changed, each with a new value; None: the page is another one.
+        """
+        # The innermost loop of all telemetry: a few dozen instructions for each wanted line.
+        changed: list[tuple[int, _Line, float]] = []
+        startswith, find = text.startswith, text.find
+        stop = begin
+        lines = self._lines
+        for index, (whole, length, prefix, size, gap, between, follow, known, place) in enumerate(lines):
+            at = stop + gap
+            if whole and startswith(whole, at, end):
+                stop = at + length
+                continue
+            if not startswith(prefix, at, end):
+                if not between:
                     return None
-                at = text.find(prefix, max(stop, at - _WINDOW), at + _WINDOW + len(prefix))
+                at = find(prefix, max(stop, at - _WINDOW), min(end, at + _WINDOW + size))
                 if at < 0:
                     return None
-                line.gap = at - stop
-            if line.between > 0 and text.count(b"\n", stop, at) != line.between:
+                gap = at - stop
+                lines[index] = (whole, length, prefix, size, gap, between, follow, known, place)
+            if between > 0 and text.count(b"\n", stop, at) != between:
                 return None
-            value = at + len(prefix)
-            stop = text.find(b"\n", value, value + _LONGEST_NUMBER)
-            if stop < 0 or not text.startswith(line.follow, stop):
+            value = at + size
+            stop = find(b"\n", value, end)
+            if not startswith(follow, stop, end):
                 return None
             raw = text[value:stop]
-            if raw != line.raw:
+            if raw != known:
+                if b"_" in raw or len(raw) > _LONGEST_NUMBER:  # Python's float reads `1_0`
+                    return None
                 try:
-                    changed.append((line, raw, float(raw)))
+                    number = float(raw)
                 except ValueError:
                     return None
-                if b"_" in raw:  # Python's float reads `1_0`
-                    return None
-        for line, raw, number in changed:
-            line.raw = raw
-            series = found[line.place.name]
-            series[line.place.number] = Series(series[line.place.number].block, number)
-        return {line.place.name for line, _, _ in changed}
+                whole = b"" if between > 0 else prefix + raw + follow
+                line = (whole, size + len(raw), prefix, size, gap, between, follow, raw, place)
+                changed.append((index, line, number))
+        names = []
+        for index, line, number in changed:
+            lines[index] = line
+            name, at, block = line[8]
+            found[name][at] = Series(block, number)
+            names.append((name, number))
+        return names
 
 
 def learn(text: bytes, places: list[Place]) -> Layout | None:
@@ -109,14 +124,19 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
         start = place.at if same_family else _with_header(text, place.at)
         if start < stop or place.stop - place.value >= _LONGEST_NUMBER:
             return None
+        between = gap_text.count(b"\n") if same_family else -1
+        follow = _begin(text, place.stop)
         lines.append(
-            _Line(
-                place=place,
-                prefix=text[start : place.value],
-                gap=start - stop,
-                between=gap_text.count(b"\n") if same_family else -1,
-                follow=_begin(text, place.stop),
-                raw=text[place.value : place.stop],
+            (
+                b"" if between > 0 else text[start : place.stop] + follow,
+                place.stop - start,
+                text[start : place.value],
+                place.value - start,
+                start - stop,
+                between,
+                follow,
+                text[place.value : place.stop],
+                (place.name, place.number, place.block),
             )
         )
         stop = place.stop

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from poolpilot_picker.state.samples import EngineSample
 
-_COUNTERS: Final = (
+COUNTERS: Final = (
     "generated_tokens",
     "preemptions",
     "prompt_tokens",
@@ -27,9 +29,9 @@ class RestartDetector:
         self._counters: dict[str, float] = {}
         self._started: float | None = None
 
-    def observe(self, sample: EngineSample) -> str | None:
+    def observe(self, sample: EngineSample, asked: Sequence[str] = COUNTERS) -> str | None:
         """Why this reading is of another process than those before (a counter went down, the start time moved), or
-        None. Knows only the new process afterwards.
+        None. Knows only the new process afterwards. `asked`: those of the counters that the reading may tell.
 
         A start time may come from a clock that is being set: less than a second is no restart.
         """
@@ -39,7 +41,7 @@ class RestartDetector:
         if started is not None and self._started is not None and abs(started - self._started) >= _SAME_START_S:
             why = f"start time moved by {started - self._started:.1f} s"
         told = {}
-        for name in _COUNTERS:
+        for name in asked:
             value = getattr(sample, name)
             if value is not None:
                 told[name] = value

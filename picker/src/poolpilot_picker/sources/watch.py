@@ -18,7 +18,8 @@ from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.engines.mapping import FACTS, Engine, PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http import Client, Limits
-from poolpilot_picker.sources.restart import RestartDetector
+from poolpilot_picker.sources.http_response import Response
+from poolpilot_picker.sources.restart import COUNTERS, RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
 from poolpilot_picker.state.endpoints import EndpointSpec
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from poolpilot_picker.sources.exposition import Page, Turns
-    from poolpilot_picker.sources.http_response import Response
+    from poolpilot_picker.sources.http_response import Answer
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 log: Final = logging.getLogger(__name__)
@@ -123,6 +124,8 @@ class EndpointWatch:
         self.closed = False
         self.metrics_plan = Plan(cadence, now, around.rng)
         self.models_plan = Plan(cadence, now, around.rng) if engine.models_path else None
+        self.models_moved = False
+        """A page has changed when the models are to be read; whoever queues the plans resets it."""
         self.load = 0.0
         """Running and waiting by the newest sample."""
         self._around = around
@@ -147,6 +150,9 @@ class EndpointWatch:
         self._pending: _Pending | None = None
         self._plain_headers = {"Accept": _ACCEPT_TEXT}
         self._restart = RestartDetector()
+        self._counters = [
+            [name for name in COUNTERS if name in engine.fields(everything)] for everything in (False, True)
+        ]
         self._models: ServedModels | None = None
         self._models_told = False
         self._core = frozenset(
@@ -186,7 +192,7 @@ class EndpointWatch:
         detail = f"no complete answer within {self._around.settings.limits.timeout_ms:g} ms"
         self._client.close(FetchError(ErrorKind.TIMEOUT, detail))
 
-    def _answered(self, outcome: Response | FetchError) -> None:
+    def _answered(self, outcome: Answer | FetchError) -> None:
         poll, self._poll = self._poll, None
         assert poll is not None
         again = False
@@ -196,7 +202,7 @@ class EndpointWatch:
             self.fault(self.metrics_plan, poll.began)
         poll.ended(self, again)
 
-    def _took(self, outcome: Response | FetchError, poll: _Poll) -> bool:
+    def _took(self, outcome: Answer | FetchError, poll: _Poll) -> bool:
         """Takes the answer if it is a plain one."""
         began, everything = poll.began, poll.everything
         if isinstance(outcome, FetchError):
@@ -207,11 +213,11 @@ class EndpointWatch:
         if outcome.status != 200:
             return False
         if outcome.headers.get("content-type", "text/plain") == self._good_type:
-            again = self._reader.again(outcome.body, began, everything=everything)
+            again = self._reader.again(outcome.buffer, outcome.start, outcome.end, began, everything)
             if again is not None:
                 self._succeeded(again[0], again[1], began, everything)
                 return True
-        turns = self._read(outcome, began, everything)
+        turns = self._read(Response(outcome.status, outcome.headers, outcome.body), began, everything)
         try:
             next(turns)
         except StopIteration as end:
@@ -228,6 +234,7 @@ class EndpointWatch:
         log.exception("reading %s", self.spec.address)
         self._around.stats.error(ErrorKind.INTERNAL)
         plan.failed(began, self._around.now())
+        self.models_moved = True
 
     async def read_metrics(self) -> None:
         """One poll, and the plan for the next."""
@@ -259,6 +266,7 @@ class EndpointWatch:
             log.info("telemetry of %s is back", self.spec.address)
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
+                self.models_moved = True
         self._remark(page)
         health.last_success_ms, health.failing_since_ms, health.reason = began, None, None
         around.stats.samples += 1
@@ -298,6 +306,7 @@ class EndpointWatch:
         if self.closed:
             return
         around = self._around
+        self.models_moved = True  # to the lane of those that are not trusted
         since = plan.failed(began, around.now())
         around.stats.error(error.kind)
         if self.health.reason != error.kind:
@@ -329,7 +338,7 @@ class EndpointWatch:
         around = self._around
         # Half of a page may hold half of the ranks, whose sum is less than it was.
         whole = not page.malformed and not page.truncated
-        if whole and (why := self._restart.observe(sample)) is not None:
+        if whole and (why := self._restart.observe(sample, self._counters[everything])) is not None:
             log.info("engine %s was restarted: %s", self.spec.address, why)
             around.stats.restarts += 1
             self._kept = {}
@@ -346,6 +355,7 @@ class EndpointWatch:
             self._models_told = False
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
+                self.models_moved = True
         if everything:
             facts: dict[str, Any] = {
                 field: value for field in self._facts if (value := getattr(sample, field)) is not None

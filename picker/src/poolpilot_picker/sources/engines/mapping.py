@@ -89,14 +89,11 @@ class _Fields:
             for field, value in self.facts.items():
                 values.setdefault(field, value)
             return EngineSample(taken_ms=taken_ms, **values)
-        values = self._values
-        for family in page.changed:
-            for field, alone in self._by_family[family]:
-                one = series[family]
-                if alone is not None and len(one) == 1:
-                    values[field] = alone(one[0].value)
-                else:
-                    values[field] = readings[field].compute(series)
+        values, fields = self._values, self._by_family
+        for family, value in page.changed:
+            one = len(series[family]) == 1
+            for field, alone in fields[family]:
+                values[field] = alone(value) if one and alone is not None else readings[field].compute(series)
         return EngineSample(taken_ms=taken_ms, **values)
 
 
@@ -117,13 +114,15 @@ class PageReader:
 
     def read(self, body: bytes, taken_ms: float, *, everything: bool = True) -> tuple[EngineSample, Page]:
         """One page → (sample, what was found). `taken_ms`: when the poll began."""
-        again = self.again(body, taken_ms, everything=everything)
+        again = self.again(body, 0, len(body), taken_ms, everything)
         return again if again is not None else in_one_turn(self.steps(body, taken_ms, everything=everything))
 
-    def again(self, body: bytes, taken_ms: float, *, everything: bool) -> tuple[EngineSample, Page] | None:
-        """As `read`, for a page that looks like the one before; None if it needs `steps`."""
+    def again(
+        self, buffer: bytes | bytearray, start: int, end: int, taken_ms: float, everything: bool
+    ) -> tuple[EngineSample, Page] | None:
+        """As `read`, for a page at `buffer[start:end]` that looks like the one before; None if it needs `steps`."""
         fields = self._all if everything else self._often
-        page = fields.wanted.again(body)
+        page = fields.wanted.again(buffer, start, end)
         return None if page is None else (fields.sample(page, taken_ms), page)
 
     def steps(self, body: bytes, taken_ms: float, *, everything: bool) -> Turns[tuple[EngineSample, Page]]:
