@@ -31,7 +31,8 @@ class Core(NamedTuple):
 
 def load() -> Core:
     """The compiled core. Raises ImportError where it was not built for this interpreter."""
-    from poolpilot_picker.compiled import _columns, _prefix
+    import poolpilot_picker.compiled._columns as _columns
+    import poolpilot_picker.compiled._prefix as _prefix
 
     return Core(
         columns=_columns.Columns,
@@ -53,8 +54,10 @@ def _wanted() -> tuple[Core | None, str]:
         raise ValueError(f"{VARIABLE} must be compiled or reference, not {asked!r}")
     try:
         return load(), ""
+    except ModuleNotFoundError:
+        return None, "the compiled core was not built for this Python"
     except ImportError as error:
-        return None, f"the compiled core was not built for this Python: {error}"
+        return None, f"the compiled core cannot be loaded: {error}"
 
 
 in_force: Core | None
