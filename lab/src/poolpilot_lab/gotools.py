@@ -105,7 +105,9 @@ async def built(program: GoProgram, say: Callable[[str], None] | None = None) ->
 
 async def _build(program: GoProgram, executable: Path) -> None:
     fresh, log = executable.with_suffix(".new"), executable.with_suffix(".log")
-    log.unlink(missing_ok=True)
+    for left in (fresh, log):
+        # Of a build that was cut off: Go writes over nothing that is no program.
+        left.unlink(missing_ok=True)
     argv = [_go_path(), "build", *program.flags, "-o", str(fresh), program.package]
     async with Child(f"go build of {program.name}", argv, log=log, cwd=program.module, env={"CGO_ENABLED": "0"}) as go:
         if not await go.ended(BUILD_S):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -64,13 +65,27 @@ async def test_whoever_comes_second_waits_for_the_first(module: Path) -> None:
     assert first == second and len(heard) == 1
 
 
-async def test_a_build_that_is_cut_off_leaves_nothing_that_runs(module: Path) -> None:
-    building = asyncio.Event()
-    task = asyncio.create_task(built(GoProgram(module), lambda _: building.set()))
-    await building.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+async def test_a_build_that_is_cut_off_leaves_nothing_that_runs(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = module.parent / "slow"
+    slow.mkdir()
+    go = f"""#!/bin/sh
+    test "$1" = build || exec {shutil.which("go")} "$@"
+    while test "$1" != -o; do shift; done
+    echo half > "$2"; echo $$ > {slow}/pid; exec sleep 1000
+    """
+    (slow / "go").write_text(go)
+    (slow / "go").chmod(0o700)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(slow), prepend=":")
+        task = asyncio.create_task(built(GoProgram(module)))
+        async with asyncio.timeout(30):
+            while not (slow / "pid").exists() or not (pid := (slow / "pid").read_text().strip()):
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
     assert programs() == []
     assert said(await built(GoProgram(module))) == "hello"
 

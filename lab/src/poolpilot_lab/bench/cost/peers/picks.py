@@ -19,7 +19,7 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 _SUBSET: Final = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
 _BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"?"}]}'
 """Shorter than a block of any prefix index: asking must leave no trace in it."""
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 250
 _EXCHANGE_S: Final = 10.0
 _FULL_DUPLEX: Final = 4
 _PAUSE_S: Final = 0.05
