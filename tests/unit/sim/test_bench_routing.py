@@ -57,7 +57,7 @@ def test_it_writes_rows_with_exactly_the_fields_that_are_promised(tmp_path):
 
 @pytest.mark.usefixtures("_rate")
 def test_what_was_run_is_not_run_again_and_what_is_missing_is(tmp_path, monkeypatch):
-    flags = [*FAST, "--policy", "random,least-request", "--out", str(tmp_path)]
+    flags = [*FAST, "--loads", "0.7", "--policy", "random,least-request", "--out", str(tmp_path)]
     ran = []
     run = execute.Simulation.run
     monkeypatch.setattr(execute.Simulation, "run", lambda self: ran.append(self) or run(self))
@@ -183,3 +183,10 @@ def test_ratios_are_paired_and_their_interval_narrows_with_seeds():
     assert paired([math.inf], [math.inf]).value == 1.0
     assert paired([math.inf, 1.0], [1.0, 1.0]).value == math.inf
     assert geometric_mean([1.0, 100.0]) == pytest.approx(10.0)
+
+
+@pytest.mark.usefixtures("_rate")
+def test_a_rate_that_belongs_to_a_scenario_is_run_besides_the_shares(tmp_path):
+    assert main([*FAST, "--policy", "random", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "results.json").read_text())
+    assert [row["load"] for row in rows] == [0.5, 0.7]

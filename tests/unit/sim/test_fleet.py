@@ -12,7 +12,8 @@ from poolpilot_lab.sim.policies import make_router, names
 from poolpilot_lab.sim.trip import Fate
 from poolpilot_lab.sim.world import EXACT, HIDDEN, Change, World
 from poolpilot_lab.workload.calls import Blocks, Call, Traffic
-from poolpilot_lab.workload.generators import chat, shared_prompts, short_long
+from poolpilot_lab.workload.generators import chat, shared_prompts
+from poolpilot_lab.workload.streams import short_long
 
 H100 = PROFILES["llama-3.1-8b-h100"]
 QWEN = PROFILES["qwen3-32b-h100-tp2"]
@@ -88,7 +89,7 @@ def test_a_dead_endpoint_loses_only_what_had_begun_and_the_rest_is_answered_else
         assert trip.fate is Fate.LOST
         assert trip.sequence is not None and trip.sequence.generated > 0
     # Until discovery says so, a blind policy sends on to the dead one; what fails there is tried again.
-    assert any(trip.retries for trip in record.trips) == (policy == "random")
+    assert any(trip.tried for trip in record.trips) == (policy == "random")
     after = [trip for trip in record.trips if trip.arrived_ms > middle + 3_100.0]
     assert after and all(trip.endpoint != 1 and trip.fate is Fate.SERVED for trip in after)
     assert len(router.pools[0].ledger) == 0

@@ -12,7 +12,8 @@ from poolpilot_lab.sim.limits import Reuse, _late, _smallest_deadline, _srpt, al
 from poolpilot_lab.sim.policies import make_router
 from poolpilot_lab.sim.world import EXACT, World
 from poolpilot_lab.workload.calls import Call
-from poolpilot_lab.workload.generators import conversations, shared_prompts, short_long
+from poolpilot_lab.workload.generators import conversations, shared_prompts
+from poolpilot_lab.workload.streams import short_long
 
 QWEN = PROFILES["qwen3-32b-h100-tp2"]
 

@@ -29,7 +29,7 @@ START_MS: Final = 1_000_000.0
 """The clock does not start at 0, as it does not in life."""
 RUN_STEPS: Final = 4_096
 """Most decode steps in one event."""
-DRAIN_MS: Final = 600_000.0
+DRAIN_MS: Final = 1_800_000.0
 """How long after the last arrival answers are waited for; what is open then counts as infinitely late."""
 WATCH_MS: Final = 1_000.0
 """Between two looks at the load of the endpoints."""
@@ -209,10 +209,10 @@ class Simulation:
 
     def _lost(self, trip: Trip) -> None:
         """What has not begun to answer is tried again elsewhere, by whoever routes."""
-        if trip.first_ms < float("inf") or trip.retries >= MOST_RETRIES:
+        if trip.first_ms < float("inf") or len(trip.tried) >= MOST_RETRIES:
             self._end(trip, Fate.LOST)
             return
-        trip.retries += 1
+        trip.tried.append(trip.endpoint)
         self._router.ended(trip, Fate.LOST, self.now)
         trip.sequence = trip.placement = None
         self._route(trip)
@@ -222,7 +222,8 @@ class Simulation:
         if fate is Fate.SERVED:
             trip.end_ms = self.now
         else:
-            trip.first_ms = trip.end_ms = float("inf")
+            # A first token that was seen was seen, whatever became of the rest.
+            trip.end_ms = float("inf")
         if told:
             self._router.ended(trip, fate, self.now)
         if self._record.begin_ms <= trip.arrived_ms <= self._record.end_ms:

@@ -121,7 +121,7 @@ def _starved(trips: Sequence[Trip], limits: Limits) -> int:
     return sum(
         trip.ttft_ms - alone > max(STARVED_FACTOR * alone, STARVED_MS)
         for trip, alone in zip(trips, limits.l1_ms, strict=False)
-        if trip.fate is not Fate.REFUSED
+        if trip.fate in (Fate.SERVED, Fate.OPEN)
     )
 
 

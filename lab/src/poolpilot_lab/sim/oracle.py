@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from poolpilot_lab.engine.model import step_time
+from poolpilot_lab.sim.trip import Fate
 from poolpilot_picker.routing.cost_model import CACHE_ROOM, KV_ROOM, LEAST_CHUNK, CostParameters
 
 if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Engine
-    from poolpilot_lab.sim.trip import Fate, Trip
+    from poolpilot_lab.sim.trip import Trip
     from poolpilot_lab.sim.world import World
     from poolpilot_picker.state.samples import EngineSample
+
+
+AVOID_MS: Final = 5_000.0
 
 
 class _State(NamedTuple):
@@ -49,6 +53,7 @@ class Oracle:
         self._transit: dict[int, dict[Trip, None]] = {}
         self._uncached: dict[int, int] = {}
         self._hit_share = 0.2
+        self._avoid_until: dict[int, float] = {}
 
     # ---- Router
 
@@ -64,7 +69,12 @@ class Oracle:
 
     def route(self, trip: Trip, now: float) -> int | None:
         """The lowest true cost."""
-        return self._choose(trip, self._present, now)
+        return self._choose(trip, self._working(trip, now), now)
+
+    def _working(self, trip: Trip, now: float) -> list[int]:
+        """Endpoints that are there and do not fail; all of them where none is left."""
+        sound = [e for e in self._present if self._avoid_until.get(e, 0.0) <= now and e not in trip.tried]
+        return sound or self._present
 
     def released(self, now: float) -> list[tuple[Trip, int]]:
         """Nothing is held."""
@@ -74,7 +84,9 @@ class Oracle:
         """Known anyway."""
 
     def ended(self, trip: Trip, fate: Fate, now: float) -> None:
-        """Known anyway."""
+        """One failure is enough to know that an endpoint is broken."""
+        if fate in (Fate.FAILED, Fate.LOST):
+            self._avoid_until[trip.endpoint] = now + AVOID_MS
         self._transit[trip.endpoint].pop(trip, None)
         self._uncached.pop(trip.number, None)
 
@@ -211,7 +223,7 @@ class CentralQueue(Oracle):
     def route(self, trip: Trip, now: float) -> int | None:
         """At once when nobody waits and an engine is ready."""
         if not self._queue:
-            ready = self._ready(trip)
+            ready = self._ready(trip, now)
             if ready:
                 return self._choose(trip, ready, now)
         self._queue.append(trip)
@@ -221,15 +233,15 @@ class CentralQueue(Oracle):
         """As many from the head as engines are ready."""
         going: list[tuple[Trip, int]] = []
         while self._queue:
-            ready = self._ready(self._queue[0])
+            ready = self._ready(self._queue[0], now)
             if not ready:
                 break
             trip = self._queue.popleft()
             going.append((trip, self._choose(trip, ready, now)))
         return going
 
-    def _ready(self, trip: Trip) -> list[int]:
-        return [endpoint for endpoint in self._present if self._is_ready(endpoint, trip)]
+    def _ready(self, trip: Trip, now: float) -> list[int]:
+        return [endpoint for endpoint in self._working(trip, now) if self._is_ready(endpoint, trip)]
 
     def _is_ready(self, endpoint: int, trip: Trip) -> bool:
         engine = self._engines[endpoint]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from poolpilot_lab.sim.baselines import BASELINES
+from poolpilot_lab.sim.baselines.base import strict
 from poolpilot_lab.sim.oracle import CentralQueue, Oracle
 from poolpilot_lab.sim.pool_router import PoolRouter
 from poolpilot_picker.config.step_models import GENERIC, StepModel
@@ -54,7 +55,7 @@ def make_router(name: str, world: World, seed: int, variant: Variant | None = No
     baseline = BASELINES[name]
     return PoolRouter(
         world,
-        lambda: baseline.build(world),
+        lambda: baseline.policy(world),
         seed,
         scrape_ms=baseline.scrape_ms,
         first_tokens=baseline.first_tokens,
@@ -69,7 +70,11 @@ def _poolpilot(world: World, seed: int, variant: Variant) -> Router:
 
     return PoolRouter(
         world,
-        lambda: Profile("default", picker=("predicted-finish-picker", PredictedFinishPicker(variant.parameters))),
+        lambda: Profile(
+            "default",
+            picker=("predicted-finish-picker", PredictedFinishPicker(variant.parameters)),
+            guard=strict(),
+        ),
         seed,
         first_tokens=variant.first_tokens,
         counts_pickers=True,

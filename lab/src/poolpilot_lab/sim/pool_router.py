@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.sim.trip import Trip
     from poolpilot_lab.sim.world import World
     from poolpilot_picker.config.step_models import StepModel
-    from poolpilot_picker.flow.pool import Policy
+    from poolpilot_picker.routing.pipeline import Profile
     from poolpilot_picker.state.samples import EngineSample
 
 BASE_MODEL: Final = "base"
@@ -36,7 +36,7 @@ class PoolRouter:
     def __init__(
         self,
         world: World,
-        policy: Callable[[], Policy],
+        policy: Callable[[], Profile],
         seed: int,
         *,
         scrape_ms: float = 200.0,
@@ -113,7 +113,12 @@ class PoolRouter:
             tenant=call.tenant,
             priority=call.priority,
             routing_key=call.session,
+            subset=self._untried(trip) if trip.tried else None,
         )
+
+    def _untried(self, trip: Trip) -> tuple[str, ...]:
+        left = [address for endpoint, address in enumerate(self._addresses) if endpoint not in trip.tried]
+        return tuple(left)
 
     def route(self, trip: Trip, now: float) -> int | None:
         """Places the trip; raises RequestRefused."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.engine.model import PROFILES, Profile
 from poolpilot_lab.sim.world import HIDDEN, Change, Slo, World
-from poolpilot_lab.workload import generators
+from poolpilot_lab.workload import generators, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _QWEN: Final = PROFILES["qwen3-32b-h100-tp2"]
 _H100: Final = PROFILES["llama-3.1-8b-h100"]
+_A100: Final = PROFILES["llama-3.1-8b-a100"]
+_L40S: Final = PROFILES["llama-3.1-8b-l40s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Scenario:
     """And in a full one; also in the search for the highest rate: several times what a request takes."""
     nominal: float | None = None
     """A rate that belongs to the scenario: run besides the shares of the highest one."""
+    loads: tuple[float, ...] | None = None
+    """Where other shares of the highest rate than the usual ones are the question."""
     changes: tuple[Change, ...] = ()
     more: dict[str, Any] = field(default_factory=dict)
     """Further fields of the world."""
@@ -66,6 +70,13 @@ class Scenario:
             **self.more,
         )
 
+    def steady_world(self, variation: Variation = HIDDEN) -> World:
+        """The world while nothing happens, with the endpoints of the start: of which the highest rate is found."""
+        world = self.world(variation)
+        late = {change.endpoint for change in self.changes if change.kind == "start"}
+        fleet = tuple(profile for endpoint, profile in enumerate(self.fleet) if endpoint not in late)
+        return replace(world, fleet=fleet, changes=(), pickers=1)
+
     def with_endpoints(self, count: int) -> Scenario:
         """The same with another number of endpoints, profiles repeated in their order."""
         fleet = tuple(self.fleet[position % len(self.fleet)] for position in range(count))
@@ -78,6 +89,32 @@ class Scenario:
         return replace(self, fleet=(profile,) * len(self.fleet))
 
 
+def lora_scenario(name: str, number: int, zipf: float, slots: int) -> Scenario:
+    """So many adapters, so skewed, so many slots per endpoint."""
+    return Scenario(
+        name=name,
+        summary=f"{number} LoRA adapters, Zipf {zipf:g}, {slots} slots an endpoint",
+        traffic=partial(streams.adapters, number=number, zipf=zipf),
+        fleet=(_H100,) * 8,
+        guess=25.0,
+        slo=Slo(2_000.0, 50.0),
+        warm_share=0.25,
+        quick_s=120.0,
+        full_s=300.0,
+        more={"max_loras": slots, "adapters": streams.adapter_names(number)},
+    )
+
+
+_APPLICATIONS: Final[dict[str, Any]] = {
+    "traffic": streams.applications,
+    "fleet": (_H100,) * 8,
+    "guess": 140.0,
+    "warm_share": 0.3,
+    "quick_s": 40.0,
+    "full_s": 80.0,
+}
+"""What S9 to S13 share."""
+
 _ALL: Final = (
     Scenario(
         name="S1",
@@ -88,6 +125,29 @@ _ALL: Final = (
         warm_share=0.25,
         quick_s=180.0,
         full_s=600.0,
+    ),
+    Scenario(
+        name="S2",
+        summary="code generation: long contexts that grow turn by turn",
+        traffic=generators.coding,
+        fleet=(_QWEN,) * 10,
+        guess=2.4,
+        slo=Slo(10_000.0, 100.0),
+        block_tokens=256,
+        warm_share=0.35,
+        quick_s=350.0,
+        full_s=900.0,
+    ),
+    Scenario(
+        name="S3",
+        summary="reasoning: answers of thousands of tokens",
+        traffic=streams.reasoning,
+        fleet=(_QWEN,) * 8,
+        guess=2.0,
+        slo=Slo(2_000.0, 100.0),
+        warm_share=0.35,
+        quick_s=900.0,
+        full_s=2_000.0,
     ),
     Scenario(
         name="S4",
@@ -112,9 +172,81 @@ _ALL: Final = (
         full_s=900.0,
     ),
     Scenario(
+        name="S6",
+        summary="chat with a tenth of heavy jobs that come in bursts",
+        traffic=streams.bimodal,
+        fleet=(_H100,) * 8,
+        guess=35.0,
+        slo=Slo(2_000.0, 50.0, {"long-prompt": (10_000.0, 100.0)}),
+        warm_share=0.3,
+        quick_s=100.0,
+        full_s=250.0,
+    ),
+    Scenario(
+        name="S7",
+        summary="twenty tenants, one of them ten times as loud for a while",
+        traffic=streams.tenants,
+        fleet=(_H100,) * 4,
+        guess=70.0,
+        warm_share=0.15,
+        quick_s=60.0,
+        full_s=150.0,
+    ),
+    lora_scenario("S8", 100, 1.0, 4),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S9",
+            "summary": "bursts: a 1:5 rate ladder",
+            "traffic": partial(streams.applications, bursts=True),
+            "guess": 90.0,
+            "quick_s": 120.0,
+            "full_s": 240.0,
+            "warm_share": 0.25,
+        }
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S10",
+            "summary": "heterogeneous endpoints: H100, A100, L40S as 4:2:2",
+            "fleet": (_H100,) * 4 + (_A100,) * 2 + (_L40S,) * 2,
+            "guess": 90.0,
+        }
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S11",
+            "summary": "one of eight dies, later a cold one joins and another drains",
+            "fleet": (_H100,) * 9,
+            "quick_s": 90.0,
+            "full_s": 180.0,
+            "warm_share": 0.15,
+            "changes": (Change(0.4, "kill", 3, 3_000.0), Change(0.65, "start", 8), Change(0.85, "drain", 5)),
+        }
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S12",
+            "summary": "four pickers that share nothing, telemetry every 5 s",
+            "more": {"pickers": 4, "scrape_ms": 5_000.0},
+        }
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S13",
+            "summary": "overload, half of it sheddable",
+            "traffic": partial(streams.applications, sheddable=0.5),
+            "loads": (1.0, 1.2, 1.5),
+        }
+    ),
+    Scenario(
         name="poisson-mix",
         summary="70 % short and 30 % long answers, nothing shared",
-        traffic=generators.short_long,
+        traffic=streams.short_long,
         fleet=(_H100,) * 4,
         guess=50.0,
         nominal=20.0,
@@ -124,8 +256,83 @@ _ALL: Final = (
     ),
 )
 
+_CONSTANT: Final = replace(
+    _H100,
+    id="constant",
+    prefill_b_ms=1e-9,
+    prefill_c_ms=1e-15,
+    decode_a_ms=20.0,
+    decode_b_ms=0.0,
+    decode_c_ms=0.0,
+    sequence_overhead_ms=0.0,
+    kv_tokens=100_000_000,
+)
+"""A naive engine: a step takes as long whatever runs in it."""
+
+_VARIANTS: Final = (
+    *(
+        lora_scenario(f"S8-{number}-{zipf:.1f}-{slots}", number, zipf, slots)
+        for number, zipf, slots in (
+            *((27, zipf, 4) for zipf in (1.0, 1.2)),
+            *((number, zipf, slots) for number in (100, 1_000) for zipf in (1.0, 1.2) for slots in (4, 8)),
+        )
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S10-slow",
+            "summary": "one of eight is slowed to half its speed for a while",
+            "changes": (Change(0.4, "slow", 3, 2.0), Change(0.8, "heal", 3)),
+            "quick_s": 100.0,
+            "full_s": 200.0,
+        }
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S11-fail",
+            "summary": "one of eight answers errors within 20 ms for a while",
+            "quick_s": 90.0,
+            "full_s": 180.0,
+            "changes": (Change(0.4, "fail", 3, 20.0), Change(0.7, "heal", 3)),
+        }
+    ),
+    *(
+        Scenario(
+            **_APPLICATIONS
+            | {
+                "name": f"S12-{pickers}-{scrape:g}",
+                "summary": f"{pickers} picker(s) that share nothing, telemetry every {scrape:g} ms",
+                "more": {"pickers": pickers, "scrape_ms": scrape},
+            }
+        )
+        for pickers, scrape in ((1, 50.0), (1, 1_000.0), (1, 5_000.0), (2, 200.0), (4, 200.0), (8, 5_000.0))
+    ),
+    Scenario(
+        name="poisson-mix-naive",
+        summary="the mix on engines whose steps ignore load: no balancer can differ",
+        traffic=streams.short_long,
+        fleet=(_CONSTANT,) * 4,
+        guess=60.0,
+        quick_s=60.0,
+        full_s=150.0,
+        more={"max_num_seqs": 1_000_000, "max_num_batched_tokens": 1_000_000_000},
+    ),
+    Scenario(
+        name="uniform",
+        summary="equal requests at equal distances: where all tie",
+        traffic=streams.uniform,
+        fleet=(_H100,) * 4,
+        guess=120.0,
+        quick_s=20.0,
+        full_s=60.0,
+    ),
+)
+
 SCENARIOS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in _ALL}
 """In the order of the report."""
+VARIANTS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in _VARIANTS}
+"""Run when they are asked for by name."""
 
 TRACE: Final = "trace"
 """Name of the scenario that plays a recorded trace."""

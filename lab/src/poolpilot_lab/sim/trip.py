@@ -43,7 +43,8 @@ class Trip:
     first_ms: float = math.inf
     end_ms: float = math.inf
     cached_tokens: int = 0
-    retries: int = 0
+    tried: list[int] = field(default_factory=list)
+    """Endpoints that were not there, or died before they answered: a gateway does not try them again."""
     fate: Fate = Fate.OPEN
 
     @property

@@ -51,6 +51,15 @@ def poisson_arrivals(rng: random.Random, per_second: float, count: int) -> list[
     return list(itertools.accumulate(rng.expovariate(per_second / 1000.0) for _ in range(count)))
 
 
+def gamma_arrivals(rng: random.Random, per_second: float, count: int, cv: float) -> list[float]:
+    """`count` arrival times in ms with gamma distributed gaps of that coefficient of variation (1: Poisson)."""
+    if per_second <= 0 or cv <= 0:
+        raise ValueError(f"arrivals per second and cv must be above 0, not {per_second} and {cv}")
+    shape = 1.0 / (cv * cv)
+    scale = 1000.0 / per_second / shape
+    return list(itertools.accumulate(rng.gammavariate(shape, scale) for _ in range(count)))
+
+
 def stratified(rng: random.Random, shares: Sequence[float], count: int) -> list[int]:
     """`count` indices into `shares` in random order, each index as often as its share says (± 1).
 

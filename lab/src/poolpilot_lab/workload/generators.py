@@ -1,4 +1,4 @@
-"""Seeded generators of simulated traffic: what the scenarios S1, S4, S5 and poisson-mix send. Rates in requests/s.
+"""Seeded generators of traffic with prefixes and sessions: scenarios S1, S2, S4, S5. Rates in requests/s.
 
 Where a public data set is not at hand, its published statistics are the parameters: each source text says so.
 """
@@ -110,24 +110,37 @@ def conversations(rate: float, count: int, seed: int, *, block_tokens: int = 256
     )
 
 
-def short_long(
-    rate: float,
-    count: int,
-    seed: int,
-    *,
-    long_share: float = 0.3,
-    short: tuple[int, int] = (20, 100),
-    long: tuple[int, int] = (500, 2_000),
-    prompts: tuple[int, int] = (200, 2_000),
-    block_tokens: int = 64,
-) -> Traffic:
-    """The Poisson mix: 70 % short and 30 % long answers, all prompts new."""
-    blocks, rng = Blocks(block_tokens), stream(seed, "mix")
-    calls: list[Call] = []
-    for at in poisson_arrivals(stream(seed, "arrivals"), rate, count):
-        is_long = rng.random() < long_share
-        tokens, output = rng.randint(*prompts), rng.randint(*(long if is_long else short))
-        label = "long" if is_long else "short"
-        calls.append(Call(at, tokens, output, blocks.fresh(tokens), limit(rng, output), label=label))
-    source = "generator: 70 % of 20–100 and 30 % of 500–2,000 output tokens, prompts 200–2,000"
-    return Traffic(calls, block_tokens, source)
+def coding(rate: float, count: int, seed: int, *, block_tokens: int = 256) -> Traffic:
+    """Code generation by agents: long contexts that grow turn by turn, the next turn soon after the last."""
+    blocks, rng = Blocks(block_tokens), stream(seed, "coding")
+    context = LogNormal(50_000.0, 0.45, 15_000.0, 100_000.0)
+    new = LogNormal(1_300.0, 0.55, 100.0, 8_000.0)
+    answer = LogNormal(690.0, 0.55, 50.0, 4_000.0)
+    tool = LogNormal(2_000.0, 1.0, 200.0, 30_000.0)
+    everyone = blocks.fresh(3_072)
+    sessions: list[list[Call]] = []
+    left = count
+    while left > 0:
+        length = min(left, max(2, min(20, round(rng.gauss(6.0, 3.5)))))
+        left -= length
+        tokens = 3_072 + context.whole(rng)
+        text, name = blocks.prompt(everyone, tokens), f"session-{len(sessions)}"
+        session: list[Call] = []
+        for turn in range(length):
+            tokens += new.whole(rng)
+            output = answer.whole(rng)
+            text = blocks.prompt(text, tokens + output)
+            at = 0.0 if turn == 0 else tool.draw(rng)
+            session.append(Call(at, tokens, output, text, limit(rng, output), session=name))
+            tokens += output
+        for call, following in itertools.pairwise(session):
+            call.then = following
+        sessions.append(session)
+    starts = poisson_arrivals(stream(seed, "arrivals"), rate * len(sessions) / count, len(sessions))
+    for session, start in zip(sessions, starts, strict=True):
+        session[0].at_ms = start
+    source = (
+        "generator with the figures of llm-d-benchmark's code generation profile (3,000 shared + 15–100 k tokens, 2–20 "
+        "turns, 1,500 in and 800 out a turn), sessions arriving at random instead of a fixed concurrency"
+    )
+    return Traffic([session[0] for session in sessions], block_tokens, source)

@@ -11,6 +11,7 @@ from poolpilot_lab.bench.routing.errors import RoutingBenchError
 from poolpilot_lab.bench.routing.execute import Group, RateTask, find_rate, in_parallel, run_group
 from poolpilot_lab.bench.routing.options import SETS, Options, parse
 from poolpilot_lab.bench.routing.report import report
+from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import Run, Runs
 from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.policies import ORACLE, POOLPILOT
@@ -66,25 +67,36 @@ def _groups(options: Options, table: str, rates: dict[tuple[str, str, int], floa
     def highest(scenario: Scenario, seed: int) -> float:
         return rates[scenario.name, "results" if table == "profile" else table, seed]
 
-    return [
-        Group(
-            scenario=scenario,
-            table=table,
-            load=load,
-            rate=load * highest(scenario, seed),
-            seed=seed,
-            requests=options.size(scenario, load * highest(scenario, seed)),
-            policies=_policies(options, table),
-            out=options.out,
-        )
-        for scenario in options.scenarios
-        for seed in _seeds(options)
-        for load in _loads(options)
-    ]
+    groups = []
+    for scenario in options.scenarios:
+        found = [highest(scenario, seed) for seed in _seeds(options)]
+        for load, nominal in _loads(options, scenario, geometric_mean(found)):
+            for seed in _seeds(options):
+                rate = nominal or load * highest(scenario, seed)
+                groups.append(
+                    Group(
+                        scenario=scenario,
+                        table=table,
+                        load=load,
+                        rate=rate,
+                        seed=seed,
+                        requests=options.size(scenario, rate),
+                        policies=_policies(options, table),
+                        out=options.out,
+                    )
+                )
+    return groups
 
 
-def _loads(options: Options) -> tuple[float, ...]:
-    return options.loads or SETS[options.set_name].loads
+def _loads(options: Options, scenario: Scenario, highest: float) -> list[tuple[float, float | None]]:
+    """(load, rate that belongs to the scenario): as asked for, else of the scenario or set, and its nominal one."""
+    if options.loads is not None:
+        return [(load, None) for load in options.loads]
+    usual = SETS[options.set_name].loads
+    if scenario.loads is not None:
+        usual = scenario.loads if options.set_name == "full" else scenario.loads[1:2]
+    nominal = scenario.nominal
+    return [(load, None) for load in usual] + ([(nominal / highest, nominal)] if nominal is not None else [])
 
 
 def _policies(options: Options, table: str) -> tuple[str, ...]:

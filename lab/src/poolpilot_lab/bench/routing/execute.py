@@ -87,7 +87,7 @@ def find_rate(task: RateTask) -> float:
     file = task.out / "rates" / f"{scenario.name}-{task.table}-{seed}.json"
     stored = load_stored(file, mark)
     if stored is None:
-        rate = highest_rate(scenario, scenario.world(TABLES[task.table]), seed)
+        rate = highest_rate(scenario, scenario.steady_world(TABLES[task.table]), seed)
         stored = store(file, mark, {"rate": rate})
     return float(stored["rate"])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from poolpilot_lab.bench.routing.engine_file import find_engine
 from poolpilot_lab.bench.routing.errors import UsageError
 from poolpilot_lab.sim import policies
-from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, Scenario, trace_scenario
+from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, VARIANTS, Scenario, trace_scenario
 from poolpilot_lab.workload.traces import FORMATS, TraceError, read_trace
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="poolpilot bench routing",
         description="Simulates fleets of engines with poolpilot's own decision code and with published policies, on "
         "the same arrivals. Writes DIR/results.json and DIR/report.md; what was run before is not run again.",
-        epilog=f"scenarios: {', '.join(SCENARIOS)}; policies: {', '.join(policies.names())}",
+        epilog=f"scenarios: {', '.join(SCENARIOS | VARIANTS)}; policies: {', '.join(policies.names())}",
         allow_abbrev=False,
     )
     parser.add_argument("--set", choices=tuple(SETS), default="quick", help="how much (default: %(default)s)")
@@ -118,7 +118,9 @@ def _scenarios(given: argparse.Namespace) -> list[Scenario]:
     if given.trace is None:
         if given.format is not None:
             raise UsageError("--format: says how a trace is to be read; give it together with --trace FILE")
-        return [SCENARIOS[name] for name in _names("--scenario", given.scenario, list(SCENARIOS))]
+        known = SCENARIOS | VARIANTS
+        names = list(SCENARIOS) if given.scenario is None else _names("--scenario", given.scenario, list(known))
+        return [known[name] for name in names]
     if given.format is None:
         raise UsageError(f"--trace: needs --format, one of {', '.join(FORMATS)}")
     if given.scenario not in (None, TRACE):

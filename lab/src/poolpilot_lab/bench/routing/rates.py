@@ -56,8 +56,9 @@ def main(argv: list[str]) -> int:
     """Finds what is missing, in parallel; what is there stays."""
     # Imported here: the runs import this module.
     from poolpilot_lab.bench.routing.execute import RateTask, find_rate, in_parallel
-    from poolpilot_lab.sim.scenarios import SCENARIOS
+    from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
 
+    known = SCENARIOS | VARIANTS
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
@@ -66,10 +67,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--store", type=Path, default=Path("out/rates"), help="of the runs in progress")
     given = parser.parse_args(argv)
     tasks = [
-        RateTask(SCENARIOS[name], given.table, seed, given.store)
+        RateTask(known[name], given.table, seed, given.store)
         for seed in range(1, given.seeds + 1)
         for name in given.scenario.split(",")
-        if known_rate(SCENARIOS[name], given.table, seed) is None
+        if known_rate(known[name], given.table, seed) is None
     ]
     for task, rate in in_parallel(find_rate, tasks, given.workers):
         remember(task.scenario, task.table, task.seed, rate)

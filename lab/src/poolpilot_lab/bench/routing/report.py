@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
 from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, POOLPILOT
-from poolpilot_lab.sim.scenarios import SCENARIOS
+from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -155,7 +155,8 @@ def _sources(tables: Mapping[str, Runs], sources: Mapping[str, str]) -> str:
 
 
 def _summary(name: str) -> str:
-    return SCENARIOS[name].summary if name in SCENARIOS else "a recorded trace"
+    known = SCENARIOS | VARIANTS
+    return known[name].summary if name in known else "a recorded trace"
 
 
 def _short(value: float) -> str:

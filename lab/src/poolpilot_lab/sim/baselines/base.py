@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from poolpilot_picker.config.load import load
 from poolpilot_picker.config.schema import API_VERSION, KIND
+from poolpilot_picker.routing.pipeline import PluginGuard, Profile
 from poolpilot_picker.routing.plugins.order import best_first
 from poolpilot_picker.routing.registry import build_profile, default_registry
 
@@ -16,11 +17,46 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from poolpilot_lab.sim.world import World
-    from poolpilot_picker.flow.pool import Policy
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.endpoints import Floats
 
 _REGISTRY: Final = default_registry()
+
+
+def _fail(sentence: str) -> None:
+    raise RuntimeError(sentence)
+
+
+def strict() -> PluginGuard:
+    """In the picker a failing plugin is left out of a decision; here it must end the run."""
+    return PluginGuard(log=_fail)
+
+
+class Rule(Protocol):
+    """How a baseline decides: a policy of its own, or a profile of llm-d's plugins."""
+
+    def decide(self, view: DecisionView) -> list[int]:
+        """The slot to use, in a list."""
+        ...
+
+    def placed(self, view: DecisionView, slot: int) -> None:
+        """What was booked."""
+        ...
+
+
+class _RulePicker:
+    """A rule as the picker of a profile: so it runs where any configured policy runs."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+
+    def pick(self, view: DecisionView, scores: Floats) -> list[int]:
+        """As the rule says."""
+        return self._rule.decide(view)
+
+    def placed(self, view: DecisionView, slot: int) -> None:
+        """Told to the rule."""
+        self._rule.placed(view, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +65,19 @@ class Baseline:
 
     name: str
     source: str
-    build: Callable[[World], Policy]
+    build: Callable[[World], Rule]
     first_tokens: bool = False
     """The peer forwards the answers, so it sees the first token of each."""
     scrape_ms: float = 200.0
     """Between two readings of an endpoint, where the scenario does not set it."""
+
+    def policy(self, world: World) -> Profile:
+        """What a pool runs."""
+        rule = self.build(world)
+        if isinstance(rule, Profile):
+            return rule
+        picker = _RulePicker(rule)
+        return Profile("default", picker=(self.name, picker), observers=[(self.name, picker)], guard=strict())
 
 
 class Stateless:
@@ -48,7 +92,7 @@ def lowest(view: DecisionView, costs: Floats) -> list[int]:
     return best_first(-costs, view.mask, 1, view.rng)
 
 
-def llmd(*plugins: tuple[str, float | None, Mapping[str, object]]) -> Policy:
+def llmd(*plugins: tuple[str, float | None, Mapping[str, object]]) -> Profile:
     """A profile of plugins (type, weight of a scorer, parameters), as an llm-d configuration file would make it."""
     entries = [{"type": kind, "parameters": dict(parameters)} for kind, _, parameters in plugins]
     references = [
@@ -62,4 +106,4 @@ def llmd(*plugins: tuple[str, float | None, Mapping[str, object]]) -> Policy:
             "schedulingProfiles": [{"name": "default", "plugins": references}],
         }
     )
-    return build_profile(load(text.decode(), _REGISTRY))
+    return build_profile(load(text.decode(), _REGISTRY), strict())

@@ -8,13 +8,13 @@ from poolpilot_lab.sim.baselines.base import Baseline, llmd
 
 if TYPE_CHECKING:
     from poolpilot_lab.sim.world import World
-    from poolpilot_picker.flow.pool import Policy
+    from poolpilot_picker.routing.pipeline import Profile
 
 TOLERATED_MS = 14_000.0
 """TTFT penalty that stickiness may cost: 14 s in the blog's calibration of its reference pod."""
 
 
-def _build(world: World) -> Policy:
+def _build(world: World) -> Profile:
     # Their recipe: the prefill speed of one idle pod, here the first profile's at 8,192 tokens.
     profile = world.fleet[0]
     per_token = profile.prefill_b_ms + profile.prefill_c_ms * 8_192
