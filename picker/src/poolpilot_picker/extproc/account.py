@@ -51,7 +51,7 @@ class Account:
         request.subset = subset
         self.request = request
         handles = self._handles = metrics.request(request.model, request.target_model, request.tenant, request.priority)
-        handles.total.inc()
+        handles.total.value += 1
         handles.size.observe(request.body_bytes)
         began = self._clock()
         try:
@@ -62,7 +62,7 @@ class Account:
             raise
         metrics.decision.observe(self._clock() - began)
         self.placement = placement
-        handles.running.inc()
+        handles.running.value += 1
         spec = placement.booking.endpoint.spec
         metrics.picked(request.target_model, spec.name or spec.host, spec.port)
 
@@ -158,7 +158,7 @@ class Account:
         outcome = placement.outcome or Outcome.ABORTED
         if not self.pool.finish(placement, outcome, now):
             return
-        handles.running.dec()
+        handles.running.value -= 1
         usage = self._usage
         handles.input_tokens.observe(request.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
         handles.cached_tokens.observe(placement.cached_tokens if usage.cached_tokens is None else usage.cached_tokens)

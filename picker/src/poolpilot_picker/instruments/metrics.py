@@ -1,16 +1,17 @@
 """Metrics of requests, decisions and bookings. Any room may count; only admin renders.
 
 Names that operators' dashboards already know are kept (llm-d-router 0.10, prefix `llm_d_epp_`); what exists only here
-has the prefix `poolpilot_`. Children are cached per label set: the hot path touches no label lookup of the library.
+has the prefix `poolpilot_`. What every request writes are tallies of our own, kept by who writes them.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter
 
 from poolpilot_picker.instruments.seldom import Seldom
+from poolpilot_picker.instruments.tallies import Gauges, Spread, Spreads, Tallies, Tally
 
 LABEL_VALUES: Final = 1_000
 """Distinct values kept per label; later ones are reported as `other`."""
@@ -104,12 +105,12 @@ class RequestHandles(NamedTuple):
     """Children of the request metrics for one label set. What only watched exchanges tell is made when it is told."""
 
     labels: tuple[str, ...]
-    total: Counter
-    duration: Histogram
-    size: Histogram
-    input_tokens: Histogram
-    cached_tokens: Histogram
-    running: Gauge
+    total: Tally
+    duration: Spread
+    size: Spread
+    input_tokens: Spread
+    cached_tokens: Spread
+    running: Tally
 
 
 class PickerMetrics:
@@ -118,51 +119,51 @@ class PickerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         prefix = "llm_d_epp_"
-        self._total = Counter(prefix + "request", "Requests received", _L4, registry=registry)
+        self._total = Tallies(prefix + "request", "Requests received", _L4, registry)
         self._errors = Counter(
             prefix + "request_error", "Requests that ended in an error", (*_L4, "error_code"), registry=registry
         )
-        self._duration = Histogram(
+        self._duration = Spreads(
             prefix + "request_duration_seconds",
             "From request headers to the end of the exchange",
             _L4,
-            buckets=_DURATION,
-            registry=registry,
+            registry,
+            _DURATION,
         )
-        self._size = Histogram(prefix + "request_size_bytes", "Request bodies", _L4, buckets=_SIZES, registry=registry)
-        self._input = Histogram(
+        self._size = Spreads(prefix + "request_size_bytes", "Request bodies", _L4, registry, _SIZES)
+        self._input = Spreads(
             prefix + "request_input_tokens",
             "Prompt tokens (estimated unless usage was seen)",
             _L4,
-            buckets=_TOKENS,
-            registry=registry,
+            registry,
+            _TOKENS,
         )
-        self._output = Histogram(
+        self._output = Spreads(
             prefix + "request_output_tokens",
             "Output tokens of observed exchanges",
             _L4,
-            buckets=_TOKENS,
-            registry=registry,
+            registry,
+            _TOKENS,
         )
-        self._cached = Histogram(
+        self._cached = Spreads(
             prefix + "request_cached_tokens",
             "Prompt tokens that were cached (predicted unless usage was seen)",
             _L4,
-            buckets=_TOKENS,
-            registry=registry,
+            registry,
+            _TOKENS,
         )
-        self._ttft = Histogram(
+        self._ttft = Spreads(
             prefix + "request_ttft_seconds",
             "Time to first token of observed exchanges",
             (*_L4, "streaming"),
-            buckets=_TTFT,
-            registry=registry,
+            registry,
+            _TTFT,
         )
-        self._running = Gauge(prefix + "request_running", "Requests in flight", _L4, registry=registry)
-        self.decision = Histogram(
-            prefix + "scheduler_e2e_duration_seconds", "Choosing and booking", buckets=_DECISION, registry=registry
-        )
-        self._attempts = Counter(
+        self._running = Gauges(prefix + "request_running", "Requests in flight", _L4, registry=registry)
+        self.decision = Spreads(
+            prefix + "scheduler_e2e_duration_seconds", "Choosing and booking", (), registry, _DECISION
+        ).labels()
+        self._attempts = Tallies(
             prefix + "scheduler_attempts",
             "Decisions",
             ("status", "target_model_name", "endpoint_name", "namespace", "port"),
@@ -174,13 +175,13 @@ class PickerMetrics:
             ("pool", "code", "reason"),
             registry=registry,
         )
-        self.outcomes = Counter(
+        self.outcomes = Tallies(
             "poolpilot_exchanges",
             "Exchanges that were placed, by how they ended",
             ("pool", "outcome"),
             registry=registry,
         )
-        self.moved = Counter(
+        self.moved = Tallies(
             "poolpilot_bookings_moved", "Bookings moved because another endpoint served", ("pool",), registry=registry
         )
         self.events = Counter(
@@ -193,8 +194,8 @@ class PickerMetrics:
         self._endpoints = LabelCap()
         self._request_sets, self._picked_sets = SetCap(LABEL_SETS), SetCap(PICKED_SETS)
         self._handles: dict[tuple[str, str, str, int], RequestHandles] = {}
-        self._picked: dict[tuple[str, str, int], Counter] = {}
-        self._ended: dict[tuple[str, str], Counter] = {}
+        self._picked: dict[tuple[str, str, int], Tally] = {}
+        self._ended: dict[tuple[str, str], Tally] = {}
         self.seldom = Seldom()
         """For what the rooms log of single requests."""
 
@@ -243,7 +244,7 @@ class PickerMetrics:
             labels = ("success", self._models(target), self._endpoints(endpoint), "", str(port))
             other = ("success", OTHER, OTHER, "", "")
             child = self._picked[key] = self._attempts.labels(*self._picked_sets(labels, other))
-        child.inc()
+        child.value += 1
 
     def not_picked(self, target: str) -> None:
         """A decision found no endpoint."""
@@ -255,4 +256,4 @@ class PickerMetrics:
         child = self._ended.get((pool, outcome))
         if child is None:
             child = self._ended[pool, outcome] = self.outcomes.labels(pool, outcome)
-        child.inc()
+        child.value += 1
