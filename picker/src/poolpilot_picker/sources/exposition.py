@@ -159,13 +159,13 @@ class Wanted:
                 found[name] = series
             if turn >= _MOST_SERIES:
                 break
-        if not found:
-            self._absent.clear()  # a page of something else says nothing about the next
+        truncated = bool(page) and not page.endswith(b"\n")
+        if truncated or not found:
+            self._absent.clear()  # half a page, or one of something else, says nothing about the next
         if any(left[0] > right[0] for left, right in itertools.pairwise(begins)):
             placed = {name for _, (name, _) in begins}
             missing = [entry for entry in self._needles if entry[0] not in placed]
             self._needles = [entry for _, entry in sorted(begins)] + missing
-        truncated = bool(page) and not page.endswith(b"\n")
         if not malformed and not truncated and len(places) == turn:
             self._layout, self._lines, self._found = learn(text, places), page.count(b"\n"), found
         return Page(found, malformed, truncated)

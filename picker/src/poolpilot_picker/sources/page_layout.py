@@ -19,7 +19,7 @@ import msgspec
 
 from poolpilot_picker.sources.series import Series
 
-_WINDOW: Final = 256
+_WINDOW: Final = 1_024
 """How far a line may move against the one before, because numbers between them have become longer or shorter."""
 _LONGEST_NUMBER: Final = 32
 _MOST_LINES: Final = 96

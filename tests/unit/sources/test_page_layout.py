@@ -1,0 +1,216 @@
+"""The short way through a page that comes again reads what the full search reads, or leaves the page to it."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poolpilot_picker.sources import exposition
+from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.sources.engines.mapping import PageReader
+from poolpilot_picker.sources.exposition import Wanted, find
+from poolpilot_picker.sources.page_layout import Layout
+
+DATA = Path(__file__).parents[2] / "data/engines/vllm-0.32"
+PAGES = sorted(path.name for path in DATA.glob("metrics-*.txt"))
+NAMES = {everything: BUILTIN["vllm"].families(everything) for everything in (False, True)}
+NUMBER = re.compile(rb" ([0-9.e+]+)\n")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """How often the short way was taken, and how often it was not good."""
+    taken = {"good": 0, "other": 0}
+    read = Layout.read
+
+    def counted(*arguments):
+        changed = read(*arguments)
+        taken["other" if changed is None else "good"] += 1
+        return changed
+
+    monkeypatch.setattr(Layout, "read", counted)
+    return taken
+
+
+def pairs(page):
+    found = sorted(page.series.items())
+    return {name: [(one.block, one.value, one.timestamp_ms) for one in series] for name, series in found}
+
+
+def with_numbers(page: bytes, number) -> bytes:
+    """The page with other numbers: `number(text)` for each."""
+    return NUMBER.sub(lambda match: b" " + number(match[1]) + b"\n", page)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_whose_numbers_move_is_read_the_short_way(name, everything, short):
+    page = (DATA / name).read_bytes()
+    wanted = Wanted(NAMES[everything])
+    for turn in range(40):
+        ending = (b"%d", b"1%d")[turn % 2] % (turn % 10)
+        moved = with_numbers(page, lambda number, ending=ending: number[:-1] + (ending if len(number) == 3 else b"7"))
+        result = wanted.find(moved)
+        assert pairs(result) == pairs(find(moved, NAMES[everything]))
+        assert (result.malformed, result.truncated) == (0, False)
+    assert short["good"] >= 36, "all but the first and each sixteenth of a large page"
+    assert short["other"] == 0
+
+
+def test_only_what_changed_is_named_and_counted_anew(short):
+    page = (DATA / "metrics-busy-lora.txt").read_bytes()
+    reader = PageReader(BUILTIN["vllm"])
+    first, _ = reader.read(page, 1.0, everything=False)
+    again, same = reader.read(page, 2.0, everything=False)
+    assert same.changed == []
+    assert (again.running, again.kv_usage, again.taken_ms) == (first.running, first.kv_usage, 2.0)
+    busier = page.replace(b"\nvllm:num_requests_running{", b"\n# x\nvllm:num_requests_running{", 1)
+    assert reader.read(busier, 3.0, everything=False)[0].running == first.running
+    moved = re.sub(rb"(\nvllm:num_requests_waiting\{[^\n]*\} )[0-9.]+", rb"\g<1>7.0", page)
+    reader.read(page, 4.0, everything=False)
+    later, changed = reader.read(moved, 5.0, everything=False)
+    assert changed.changed == [("vllm:num_requests_waiting", 7.0)]
+    assert (later.waiting, later.running) == (7.0, first.running)
+
+
+def edited(page: bytes, edit: str) -> bytes:
+    """The page with something else about one wanted family."""
+    line = re.search(rb"\nvllm:num_requests_running\{[^\n]*", page)
+    assert line is not None
+    text = line[0]
+    other = text.replace(b'engine="0"', b'engine="9"')
+    return {
+        "another series behind": page.replace(text, text + other),
+        "another series before": page.replace(text, other + text),
+        "labels": page.replace(text, text.replace(b'engine="0"', b'engine="5"')),
+        "no family": page.replace(text, b""),
+        "another line behind": page.replace(text, text + b"\nvllm:num_requests_running_more 3"),
+        "not a number": page.replace(text, text.rpartition(b" ")[0] + b" x"),
+        "an underscore": page.replace(text, text.rpartition(b" ")[0] + b" 1_0"),
+        "nothing": page.replace(text, text.rpartition(b" ")[0] + b" "),
+        "NaN": page.replace(text, text.rpartition(b" ")[0] + b" NaN"),
+        "a time stamp": page.replace(text, text + b" 1795951802360"),
+        "an exemplar": page.replace(text, text + b' # {a="b"} 1'),
+        "cut in the number": page[: page.index(text) + len(text)],
+        "cut before": page[: page.index(text)],
+        "no line feed at the end": page[:-1],
+        "a shift": b"# HELP more\n" * 5 + page,
+        "a long shift": b"# HELP more\n" * 500 + page,
+        "longer numbers": with_numbers(page, lambda number: number + b"000"),
+        "empty": b"",
+    }[edit]
+
+
+EDITS = [
+    "another series behind",
+    "another series before",
+    "labels",
+    "no family",
+    "another line behind",
+    "not a number",
+    "an underscore",
+    "nothing",
+    "NaN",
+    "a time stamp",
+    "an exemplar",
+    "cut in the number",
+    "cut before",
+    "no line feed at the end",
+    "a shift",
+    "a long shift",
+    "longer numbers",
+    "empty",
+]
+
+
+def same(left, right) -> bool:
+    """Equal, and NaN is NaN."""
+    assert left.malformed == right.malformed
+    assert left.truncated == right.truncated
+    return repr(pairs(left)) == repr(pairs(right)) and left.series.keys() == right.series.keys()
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize(
+    "name", ["metrics-busy-lora.txt", "metrics-dp2-multiproc.txt", "metrics-kv-pressure-selected.txt"]
+)
+def test_a_page_that_became_another_is_searched(name, edit):
+    page = (DATA / name).read_bytes()
+    changed = edited(page, edit)
+    for everything in (False, True):
+        wanted = Wanted(NAMES[everything])
+        wanted.find(page)
+        wanted.find(page)
+        # Of a large page, what it did not have is looked for on each sixteenth only.
+        back = () if edit == "no family" else (page, changed, page)
+        for one in (changed, changed, *back):
+            assert same(wanted.find(one), find(one, NAMES[everything])), edit
+
+
+def test_stale_bytes_behind_the_page_are_not_read():
+    page = (DATA / "metrics-kv-pressure.txt").read_bytes()
+    wanted = Wanted(NAMES[False])
+    wanted.find(page)
+    end = page.index(b"\n", page.index(b"\nvllm:num_requests_running{") + 1) + 1
+    buffer = bytearray(b"head\r\n\r\n" + page)
+    start = len(buffer) - len(page)
+    whole = wanted.again(buffer, start, len(buffer))
+    assert whole is not None
+    assert pairs(whole) == pairs(find(page, NAMES[False]))
+    assert wanted.again(buffer, start, start + end) is None, "the buffer still holds the rest of the page before"
+
+
+def family(name: str, *lines: bytes):
+    """Some lines of one family, perhaps with its header."""
+    header = st.sampled_from([b"", b"# TYPE %b gauge\n" % name.encode()])
+    return st.tuples(header, st.lists(st.sampled_from(lines), max_size=4, unique=True)).map(
+        lambda drawn: drawn[0] + b"".join(drawn[1])
+    )
+
+
+FAMILIES = [
+    family("m", b'm{r="0"} 1\n', b'm{r="0"} 22\n', b'm{r="1"} 2\n', b"m 3\n", b"m 1 2\n", b"m x\n", b'm{r="0"} 1_0\n'),
+    family("n", b'n{r="0"} 12345\n', b'n{r="0"} 1\n', b"n_created 5\n", b"n 7\n"),
+    family("h", b'h_bucket{r="0"} 1\n', b'h_sum{r="0"} 1.5\n', b'h_sum{r="1"} 10.25\n', b'h_count{r="0"} 4\n'),
+    family("other", b"other 1\n", b"mm 1\n", b"other 1234567\n"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_comes_after_whatever(data):
+    names = ["m", "n", "h_sum", "h_count"]
+    wanted = Wanted(names)
+    order = data.draw(st.permutations(FAMILIES))
+    pages = st.tuples(*order, st.sampled_from([b"", b"", b"z 7", b"m 7"])).map(b"".join)
+    for page in data.draw(st.lists(pages, min_size=2, max_size=6)):
+        for _ in range(2):
+            assert same(wanted.find(page), find(page, names))
+
+
+def test_many_series_of_one_name_are_read_in_turns_and_bounded(monkeypatch):
+    page = b"".join(b'vllm:num_requests_running{r="%d"} 1\n' % number for number in range(3_000))
+    turns = Wanted(NAMES[False]).search(page)
+    yields = sum(1 for _ in turns)
+    assert yields == 3_000 // 512
+    monkeypatch.setattr(exposition, "_MOST_SERIES", 1_024)
+    assert len(find(page, NAMES[False]).series["vllm:num_requests_running"]) == 1_024
+    sample, _ = PageReader(BUILTIN["vllm"]).read(page.replace(b"r=", b"pid="), 0.0)
+    assert sample.running is None, "more ranks than any engine has are no load"
+
+
+def test_a_large_page_of_something_else_is_searched_name_by_name():
+    page = b"other_metric 1\n" * 20_000
+    yields = sum(1 for _ in Wanted(NAMES[True]).search(page))
+    assert yields == len(NAMES[True])
+
+
+def test_values_that_say_nothing_stay_unknown_on_the_short_way():
+    reader = PageReader(BUILTIN["vllm"])
+    for value, expected in ((b"3", 3.0), (b"NaN", None), (b"4", 4.0), (b"-1", None), (b"+Inf", None), (b"0", 0.0)):
+        page = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %b\n" % value
+        assert reader.read(page, 0.0, everything=False)[0].running == expected
+    assert not math.isnan(reader.read(b"vllm:kv_cache_usage_perc 1.5\n", 0.0)[0].kv_usage or 0.0)
