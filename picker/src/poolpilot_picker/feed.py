@@ -32,6 +32,11 @@ class PoolFeed:
             return endpoint
         return None
 
+    def slot(self, spec: EndpointSpec) -> int | None:
+        """Where the pool has the endpoint, if it does."""
+        endpoint = self._endpoint(spec)
+        return None if endpoint is None else endpoint.slot
+
     def in_flight(self, spec: EndpointSpec) -> float:
         """Our own requests at an endpoint: what is busy is read more often."""
         endpoint = self._endpoint(spec)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from core_pools import START, Failing, chosen, feed, feed_all, make_pool, request, spec
+from core_pools import START, Failing, chosen, default_policy, feed, feed_all, make_pool, request, spec
 from poolpilot_picker.errors import NoEndpoints
 from poolpilot_picker.flow.outcome import Outcome
-from poolpilot_picker.flow.pool import LOST_AFTER_MS
+from poolpilot_picker.flow.pool import LOST_AFTER_MS, Pool
 from poolpilot_picker.requests.request import RequestKind
+from poolpilot_picker.state.endpoints import EndpointTable
 from poolpilot_picker.state.samples import ServedModels
 
 pytestmark = pytest.mark.usefixtures("both_cores")
@@ -140,3 +143,9 @@ class TestBackstop:
         pool.apply_endpoints([spec(0)])
         feed(pool, endpoint, START + LOST_AFTER_MS + 1, running=0.0)
         assert len(pool.table) == 1 and len(pool.ledger) == 0
+
+
+def test_the_table_that_is_given_is_used() -> None:
+    """Also while it is empty: its step models are the configured ones."""
+    table = EndpointTable()
+    assert Pool("test", default_policy(), random.Random(1), None, table).table is table

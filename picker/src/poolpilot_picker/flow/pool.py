@@ -96,7 +96,7 @@ class Pool:
         self.policy = policy
         """Replaced as a whole by a configuration reload."""
         self.settings = settings or PoolSettings()
-        self.table = table or EndpointTable()
+        self.table = table if table is not None else EndpointTable()
         self.ledger = Ledger(self.table)
         self.prefixes = prefix_index()
         self.adapters = AdapterResidency()
@@ -264,7 +264,7 @@ class Pool:
             self.adapters.release(old.slot, booking.adapter)
             self.adapters.book(endpoint.slot, booking.adapter)
         for tried in self._tried_before(placement, address, attempts):
-            self._learners.failed(tried, now)
+            self._failed(tried, now)
         most = max(0.0, booking.prompt_tokens - 1.0)
         cached = float(self.prefixes.match(request.prefix, most)[endpoint.slot])
         uncached = booking.prompt_tokens - cached
@@ -310,9 +310,12 @@ class Pool:
         elif placement.lesson is not None:
             self._learners.withdrawn(endpoint, placement.lesson)
         if outcome in AGAINST_ENDPOINT:
-            self._learners.failed(endpoint, now)
+            self._failed(endpoint, now)
         self._forget_if_dropped(endpoint)
         return True
+
+    def _failed(self, endpoint: Endpoint, now: float) -> None:
+        self._learners.failed(endpoint, now)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
         self._learners.advance(booking.endpoint, now)

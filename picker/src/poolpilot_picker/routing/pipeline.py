@@ -8,13 +8,13 @@ import numpy as np
 
 from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
 from poolpilot_picker.routing.plugins.order import best_first
-from poolpilot_picker.routing.view import UnscoredPicker
+from poolpilot_picker.routing.view import KeyObserver, UnscoredPicker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from poolpilot_picker.routing.view import DecisionView, Filter, Observer, Picker, Scorer
-    from poolpilot_picker.state.endpoints import Floats, Mask
+    from poolpilot_picker.state.endpoints import Endpoint, Floats, Mask
 
 LOG_EVERY_MS: Final = 60_000.0
 
@@ -71,6 +71,7 @@ class Profile:
         self.scorers = tuple(scorers)
         self.picker_name, self.picker = picker
         self.observers = tuple(observers)
+        self._key_observers = [(name, one) for name, one in self.observers if isinstance(one, KeyObserver)]
         self.guard = guard or PluginGuard()
         decides = self.picker
         self._alone: UnscoredPicker | None = None
@@ -120,6 +121,19 @@ class Profile:
                 observer.placed(view, slot)
             except Exception as error:
                 self.guard.failed(name, "placed()", error, view.now)
+
+    @property
+    def remembers_keys(self) -> bool:
+        """Some plugin keeps state by routing key."""
+        return bool(self._key_observers)
+
+    def placed_elsewhere(self, routing_key: str, endpoint: Endpoint, now: float) -> None:
+        """Tells the plugins that keep state by routing key what another process has booked."""
+        for name, observer in self._key_observers:
+            try:
+                observer.placed_elsewhere(routing_key, endpoint, now)
+            except Exception as error:
+                self.guard.failed(name, "placed_elsewhere()", error, now)
 
     def _kept(self, view: DecisionView, name: str, plugin: Filter) -> Mask | None:
         try:

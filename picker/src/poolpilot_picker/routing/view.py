@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.cost_model import Cost
     from poolpilot_picker.state.adapters import AdapterResidency
-    from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
+    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable, Floats, Mask
 
 
 class DecisionView:
@@ -157,4 +157,13 @@ class Observer(Protocol):
 
     def placed(self, view: DecisionView, slot: int) -> None:
         """Called in the same synchronous step as the booking."""
+        ...
+
+
+@runtime_checkable
+class KeyObserver(Protocol):
+    """An observer that keeps state by routing key, and is told what other processes of the picker have placed."""
+
+    def placed_elsewhere(self, routing_key: str, endpoint: Endpoint, now: float) -> None:
+        """Another process has booked a request with this key there."""
         ...

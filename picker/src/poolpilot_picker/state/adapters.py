@@ -208,6 +208,10 @@ class AdapterResidency:
         self._busy[slot] = len(inflight)
         return cold
 
+    def used(self, slot: int, adapter: str) -> bool:
+        """Another process has placed a request for `adapter`; True if it must be loaded first."""
+        return self._load(slot, adapter)
+
     def release(self, slot: int, adapter: str) -> None:
         """A booked request ended."""
         inflight = self._slots[slot].inflight

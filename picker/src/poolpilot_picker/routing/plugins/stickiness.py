@@ -118,7 +118,17 @@ class _Sessions:
         endpoint = view.table.at(slot)
         if binding is not None and view.now - binding.used_ms <= self._ttl_ms and self._was_candidate(view, binding):
             endpoint = binding.endpoint
-        self._bound[key] = _Binding(endpoint, view.now)
+        self._bind(key, endpoint, view.now)
+
+    def placed_elsewhere(self, routing_key: str, endpoint: Endpoint, now: float) -> None:
+        """Binds a session that another process has placed first; one that is bound here stays where it is."""
+        binding = self._bound.get(routing_key)
+        if binding is not None and now - binding.used_ms <= self._ttl_ms:
+            endpoint = binding.endpoint
+        self._bind(routing_key, endpoint, now)
+
+    def _bind(self, key: str, endpoint: Endpoint, now: float) -> None:
+        self._bound[key] = _Binding(endpoint, now)
         self._bound.move_to_end(key)
         if len(self._bound) > MAX_SESSIONS:
             self._bound.popitem(last=False)
@@ -158,6 +168,10 @@ class SessionAffinityScorer:
         """Binds the session."""
         self._sessions.placed(view, slot)
 
+    def placed_elsewhere(self, routing_key: str, endpoint: Endpoint, now: float) -> None:
+        """Binds a session that another process has placed."""
+        self._sessions.placed_elsewhere(routing_key, endpoint, now)
+
 
 class SessionAffinityFilter:
     """Pins a session to the endpoint it was first placed on; passes all where that is no candidate."""
@@ -177,6 +191,10 @@ class SessionAffinityFilter:
     def placed(self, view: DecisionView, slot: int) -> None:
         """Binds the session."""
         self._sessions.placed(view, slot)
+
+    def placed_elsewhere(self, routing_key: str, endpoint: Endpoint, now: float) -> None:
+        """Binds a session that another process has placed."""
+        self._sessions.placed_elsewhere(routing_key, endpoint, now)
 
 
 _ONE_PROFILE: Final = {"profileName": "there is one profile"}

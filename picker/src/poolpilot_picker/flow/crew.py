@@ -1,0 +1,54 @@
+"""Other processes that place requests in the same pool, as the pool sees them. Told and asked by it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Placed(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A request that one process has placed, told to the others. Lengths in tokens, times in ms."""
+
+    slot: int
+    generation: int
+    """Of the slot: news of an endpoint that is gone must not reach the next one there."""
+    hashes: list[int]
+    """Of its prefix chain, with `ends`."""
+    ends: list[float]
+    inference: bool = True
+    uncached: float = 0.0
+    held: float = 0.0
+    cached: float = 0.0
+    """Found in the cache by prediction, before trust is applied; `uncached` and `held` after that."""
+    ttft_ms: float = 0.0
+    adapter: str = ""
+    adapter_ms: float = 0.0
+    """Predicted load of the adapter, if it is cold."""
+    routing_key: str = ""
+
+
+class Crew(Protocol):
+    """All processes of one picker on one machine."""
+
+    def catch_up(self) -> None:
+        """Applies what the others have told, and brings the sums up to date. Before every decision."""
+        ...
+
+    def sum_up(self) -> None:
+        """Makes the ledger's rows of the table the sums over all processes. Before any of them is read."""
+        ...
+
+    def placed(
+        self,
+        slot: int,
+        hashes: list[int] | tuple[int, ...],
+        ends: list[float] | tuple[float, ...],
+        **more: float | str | bool,
+    ) -> None:
+        """Tells the others of a placement: `more` are fields of `Placed`."""
+        ...
+
+    def failed(self, slot: int) -> None:
+        """Tells the others that an endpoint failed a request."""
+        ...

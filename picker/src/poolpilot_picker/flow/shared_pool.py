@@ -1,0 +1,123 @@
+"""A pool whose requests are placed by several processes on one machine: what each does beside its own placing.
+
+Before a decision, what the others have placed is in the account; after it, they are told what the account cannot show:
+prefix, adapter, what is to be learned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from poolpilot_picker.flow.pool import Placement, Pool
+from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
+
+if TYPE_CHECKING:
+    from poolpilot_picker.flow.crew import Crew, Placed
+    from poolpilot_picker.flow.learners import Lesson
+    from poolpilot_picker.flow.pool import Policy
+    from poolpilot_picker.routing.decision import Decision
+    from poolpilot_picker.state.endpoints import Endpoint
+    from poolpilot_picker.state.ledger import Booking
+    from poolpilot_picker.state.samples import EngineSample
+
+
+@runtime_checkable
+class KeyPolicy(Protocol):
+    """A policy that may keep state by routing key."""
+
+    @property
+    def remembers_keys(self) -> bool:
+        """It does."""
+        ...
+
+    def placed_elsewhere(self, routing_key: str, endpoint: Endpoint, now: float) -> None:
+        """Another process has booked a request with this key there."""
+        ...
+
+
+class SharedPool(Pool):
+    """One process's view of the pool. `crew`: the processes that share the account of `table`."""
+
+    def __init__(self, *arguments: Any, crew: Crew, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._crew = crew
+        self._known_policy: Policy | None = None
+        self._key_policy: KeyPolicy | None = None
+
+    def _keys(self) -> KeyPolicy | None:
+        """The policy, if it keeps state by routing key."""
+        policy = self.policy
+        if policy is not self._known_policy:
+            self._known_policy = policy
+            self._key_policy = policy if isinstance(policy, KeyPolicy) and policy.remembers_keys else None
+        return self._key_policy
+
+    # ---- placing and following
+
+    def place(self, request: InferenceRequest, now: float) -> Placement:
+        """As in any pool, in view of what all have placed so far. Raises RequestRefused."""
+        self._crew.catch_up()
+        return super().place(request, now)
+
+    def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
+        booking, lesson = super()._book(decision, cached)
+        request, forecast = decision.view.request, decision.forecast
+        self._crew.placed(
+            booking.endpoint.slot,
+            request.prefix.hashes,
+            request.prefix.ends,
+            inference=request.is_inference,
+            uncached=forecast.uncached_tokens,
+            held=request.prompt_tokens - forecast.uncached_tokens,
+            cached=cached,
+            ttft_ms=forecast.ttft_ms,
+            adapter=booking.adapter,
+            adapter_ms=forecast.adapter_ms,
+            routing_key=request.routing_key if self._keys() is not None else "",
+        )
+        return booking, lesson
+
+    def served(self, placement: Placement, address: str, now: float, *, attempts: int = 1) -> bool:
+        """As in any pool; the others are told where the prefix went, and have learned with the placement."""
+        self._crew.sum_up()
+        moved = super().served(placement, address, now, attempts=attempts)
+        if moved:
+            prefix = placement.request.prefix
+            self._crew.placed(placement.booking.endpoint.slot, prefix.hashes, prefix.ends, inference=False)
+        return moved
+
+    def first_token(self, placement: Placement, now: float) -> None:
+        """The first token of an observed answer was seen."""
+        self._crew.sum_up()
+        super().first_token(placement, now)
+
+    def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
+        self._crew.sum_up()
+        super()._release(booking, now, answered=answered)
+
+    def _failed(self, endpoint: Endpoint, now: float) -> None:
+        super()._failed(endpoint, now)
+        self._crew.failed(endpoint.slot)
+
+    def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
+        """A telemetry sample arrived. One that is older than what is known is dropped."""
+        self._crew.sum_up()
+        super().apply_sample(endpoint, sample, now)
+
+    # ---- what other processes report
+
+    def placed_elsewhere(self, news: Placed, now: float) -> None:
+        """Another process has placed a request: what of it is not in the account."""
+        slot, endpoint = news.slot, self.table.at(news.slot)
+        self.prefixes.insert(PrefixChain(hashes=news.hashes, ends=news.ends), slot)
+        if news.adapter and self.adapters.used(slot, news.adapter):
+            self._learners.loading(endpoint, news.adapter_ms)
+        if news.inference:
+            self._learners.placed(endpoint, news.uncached, news.held, news.cached, news.ttft_ms)
+        policy = self._keys()
+        if news.routing_key and policy is not None:
+            policy.placed_elsewhere(news.routing_key, endpoint, now)
+
+    def failed_elsewhere(self, slot: int, now: float) -> None:
+        """An endpoint has failed a request of another process."""
+        self._learners.failed(self.table.at(slot), now)

@@ -1,0 +1,301 @@
+"""One worker among its peers: its own account and journal, the sums over all accounts, and everybody's news.
+
+Nothing here waits and nothing is called from outside: sums and news are read when a decision needs them, and a few
+times a second where none does.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+import numpy as np
+
+from poolpilot_picker.flow.crew import Placed
+from poolpilot_picker.instruments.seldom import Seldom
+from poolpilot_picker.sharing.journal import JournalReader, JournalWriter
+from poolpilot_picker.sharing.memory import BOOKED, BUCKET_MS, BUCKETS, RELEASED, STAMP
+from poolpilot_picker.sharing.slots import SlotBook
+from poolpilot_picker.state.columns import LEDGER_ROWS
+from poolpilot_picker.state.samples import EngineSample, ServedModels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_picker.flow.shared_pool import SharedPool
+    from poolpilot_picker.sharing.memory import Memory
+    from poolpilot_picker.state.columns import Floats
+    from poolpilot_picker.state.endpoints import EndpointSpec
+
+log = logging.getLogger(__name__)
+
+PLACED, FAILED, SAMPLE, SERVED, RESTARTED = range(1, 6)
+"""Kinds of news."""
+MOST_NEWS: Final = 256
+"""Taken from one peer in one go: a decision does not wait for more."""
+SUMMED: Final = LEDGER_ROWS - 1
+"""Rows that are added; of the last, when the prefill work is done, the latest time counts."""
+
+
+class About(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """News of an endpoint that has nothing more to say."""
+
+    slot: int
+    generation: int
+
+
+class Sampled(msgspec.Struct, array_like=True, frozen=True):
+    """A telemetry sample."""
+
+    slot: int
+    generation: int
+    sample: EngineSample
+
+
+class Served(msgspec.Struct, array_like=True, frozen=True):
+    """What an engine serves; None: not known."""
+
+    slot: int
+    generation: int
+    models: ServedModels | None
+
+
+NEWS: Final = {PLACED: Placed, FAILED: About, SAMPLE: Sampled, SERVED: Served, RESTARTED: About}
+
+
+class Sink(Protocol):
+    """Where telemetry of peers goes."""
+
+    def on_sample(self, spec: EndpointSpec, sample: EngineSample) -> None:
+        """A new reading."""
+        ...
+
+    def on_served_models(self, spec: EndpointSpec, models: ServedModels | None) -> None:
+        """What the engine serves has changed."""
+        ...
+
+    def on_restart(self, spec: EndpointSpec) -> None:
+        """The engine is another process than before."""
+        ...
+
+
+class Peers:
+    """The `Sharing` of a table and the `Crew` of its pool. `bind` it to the pool before anything else is called."""
+
+    def __init__(self, memory: Memory, chair: int, now: Callable[[], float]) -> None:
+        self._memory = memory
+        self._chair = chair
+        self._now = now
+        self._slots = SlotBook(memory, chair)
+        self._journal = JournalWriter(memory, chair)
+        self._own: Floats = memory.accounts[chair]
+        self._recent: Floats = memory.recent[chair]
+        self._epoch = memory.epoch.data
+        self._seen = (-1, -1)
+        self._readers: dict[int, JournalReader] = {}
+        self._peers: list[int] = []
+        self._totals: tuple[Floats, Floats] | None = None
+        self._parts: list[tuple[Floats, Floats]] = []
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoders = {
+            kind: msgspec.msgpack.Decoder(news)
+            for kind, news in (
+                (PLACED, Placed),
+                (FAILED, About),
+                (SAMPLE, Sampled),
+                (SERVED, Served),
+                (RESTARTED, About),
+            )
+        }
+        self._seldom = Seldom()
+        self._lost_before = 0
+        self.faults = 0
+        """News that could not be applied."""
+        self._pool: SharedPool
+        self._sink: Sink
+
+    def bind(self, pool: SharedPool, sink: Sink) -> None:
+        """Tells where news go. From here on the others' news are read; what must be known from before is asked for."""
+        self._pool = pool
+        self._sink = sink
+        self._look_around()
+        self.ask()
+
+    # ---- the account
+
+    @property
+    def block(self) -> Floats:
+        """Our account."""
+        return self._own
+
+    def take(self, key: tuple[str, int]) -> int | None:
+        """The slot of an endpoint."""
+        return self._slots.take(key)
+
+    def give_back(self, slot: int) -> None:
+        """The endpoint is not in our table any more."""
+        self._slots.give_back(slot)
+
+    def sum_up(self) -> None:
+        """Makes the ledger's rows of the table the sums over all processes."""
+        if self._seen != (self._epoch[0], self._pool.table.generation):
+            self._look_around()
+        if self._totals is None:
+            return
+        summed, latest = self._totals
+        (first, first_free), *others = self._parts
+        if not others:
+            summed[:] = first
+            latest[:] = first_free
+            return
+        (second, second_free), *others = others
+        np.add(first, second, out=summed)
+        np.maximum(first_free, second_free, out=latest)
+        for part, free in others:
+            summed += part
+            np.maximum(latest, free, out=latest)
+
+    def _look_around(self) -> None:
+        """A process came or went, or the set of endpoints changed."""
+        memory, table = self._memory, self._pool.table
+        self._seen = (int(self._epoch[0]), table.generation)
+        taken = np.flatnonzero(memory.taken).tolist()
+        self._peers = [chair for chair in taken if chair != self._chair]
+        # Who has gone may have told things before: its journal is read until somebody else sits there.
+        for chair in self._peers:
+            if chair not in self._readers:
+                self._readers[chair] = JournalReader(memory, chair)
+        length = len(table)
+        self._totals = (table.block[:SUMMED, :length], table.block[SUMMED, :length])
+        self._parts = [
+            (memory.accounts[chair, :SUMMED, :length], memory.accounts[chair, SUMMED, :length])
+            for chair in (self._chair, *self._peers)
+        ]
+
+    def _cell(self, slot: int, now: float) -> tuple[Floats, int]:
+        """What is remembered of a slot, and the place of this moment in it."""
+        bucket = now // BUCKET_MS
+        place = int(bucket) % BUCKETS
+        cell = self._recent[slot]
+        if cell[STAMP, place] != bucket:
+            cell[RELEASED, place] = cell[BOOKED, place] = 0.0
+            cell[STAMP, place] = bucket
+        return cell, place
+
+    def booked(self, slot: int, prefill_ms: float, now: float) -> None:
+        """We placed a request."""
+        cell, place = self._cell(slot, now)
+        cell[BOOKED, place] += prefill_ms
+
+    def released(self, slot: int, sequences: float, now: float) -> None:
+        """A request of ours ended."""
+        cell, place = self._cell(slot, now)
+        cell[RELEASED, place] += sequences
+
+    def booked_since(self, slot: int, since_ms: float) -> float:
+        """Prefill work, in ms, that others have placed since then; not what was placed within BUCKET_MS after it."""
+        return self._since(slot, BOOKED, since_ms // BUCKET_MS + 1.0)
+
+    def released_since(self, slot: int, since_ms: float) -> float:
+        """Sequences of others that ended since then, or within BUCKET_MS before it."""
+        return self._since(slot, RELEASED, since_ms // BUCKET_MS)
+
+    def _since(self, slot: int, row: int, bucket: float) -> float:
+        total = 0.0
+        for chair in self._peers:
+            cell = self._memory.recent[chair, slot]
+            total += float(cell[row].dot(cell[STAMP] >= bucket))
+        return total
+
+    # ---- what we tell
+
+    def placed(
+        self,
+        slot: int,
+        hashes: list[int] | tuple[int, ...],
+        ends: list[float] | tuple[float, ...],
+        **more: float | str | bool,
+    ) -> None:
+        """Tells the others of a placement."""
+        if self._peers:
+            self._tell(PLACED, Placed(slot, self._generation(slot), hashes, ends, **more))  # type: ignore[arg-type]
+
+    def failed(self, slot: int) -> None:
+        """Tells the others that an endpoint failed a request."""
+        self._tell(FAILED, About(slot, self._generation(slot)))
+
+    def sampled(self, slot: int, sample: EngineSample) -> None:
+        """Tells the others a telemetry sample."""
+        self._tell(SAMPLE, Sampled(slot, self._generation(slot), sample))
+
+    def serves(self, slot: int, models: ServedModels | None) -> None:
+        """Tells the others what an engine serves."""
+        self._tell(SERVED, Served(slot, self._generation(slot), models))
+
+    def restarted(self, slot: int) -> None:
+        """Tells the others that an engine is another process than before."""
+        self._tell(RESTARTED, About(slot, self._generation(slot)))
+
+    def _generation(self, slot: int) -> int:
+        return int(self._memory.generations[slot])
+
+    def _tell(self, kind: int, news: msgspec.Struct) -> None:
+        if self._peers:
+            self._journal.write(kind, self._encoder.encode(news))
+
+    # ---- what we are told
+
+    def ask(self) -> None:
+        """Asks who reads telemetry to tell again what it tells only once."""
+        self._memory.asks[self._chair, 0] += 1
+
+    def asked(self) -> int:
+        """Grows when somebody asks."""
+        return int(self._memory.asks[:, 0].sum())
+
+    @property
+    def lost(self) -> int:
+        """Times that news were lost because we did not read them in time, or were too large to be told."""
+        return self._journal.dropped + sum(reader.lost for reader in self._readers.values())
+
+    def catch_up(self) -> None:
+        """Applies what the others have told, and brings the sums up to date."""
+        if self._seen != (self._epoch[0], self._pool.table.generation):
+            self._look_around()
+        for reader in self._readers.values():
+            if reader.news:
+                self._read(reader)
+        self.sum_up()
+
+    def _read(self, reader: JournalReader) -> None:
+        before = reader.lost
+        for kind, payload in islice(reader.records(), MOST_NEWS):
+            try:
+                self._apply(kind, payload)
+            except Exception:
+                # It improves estimates and no more: no request may fail for it.
+                self.faults += 1
+                if count := self._seldom.due("news", self._now()):
+                    log.exception("news of another worker could not be taken", extra={"times": count})
+        if reader.lost != before:
+            self.ask()
+
+    def _apply(self, kind: int, payload: bytes) -> None:
+        news: Any = self._decoders[kind].decode(payload)
+        slot, table = news.slot, self._pool.table
+        endpoint = table.slots[slot] if slot < len(table.slots) else None
+        if endpoint is None or news.generation != self._generation(slot):
+            return
+        now = self._now()
+        if kind == PLACED:
+            self._pool.placed_elsewhere(news, now)
+        elif kind == SAMPLE:
+            self._sink.on_sample(endpoint.spec, news.sample)
+        elif kind == FAILED:
+            self._pool.failed_elsewhere(slot, now)
+        elif kind == SERVED:
+            self._sink.on_served_models(endpoint.spec, news.models)
+        else:
+            self._sink.on_restart(endpoint.spec)
