@@ -107,6 +107,15 @@ async def test_a_module_that_cannot_be_had_is_told(module: Path, monkeypatch: py
         await built(GoProgram(module))
 
 
+async def test_a_go_that_is_too_old_is_none(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOTOOLCHAIN", "local")
+    (module / "go.mod").write_text("module poolpilot.dev/greeter\n\ngo 1.999\n")
+    for asked in (built(GoProgram(module)), gotools.source_folder(module, "poolpilot.dev/greeter")):
+        with pytest.raises(NotAvailable, match=r"requires go >= 1\.999") as caught:
+            await asked
+        assert not isinstance(caught.value, BuildFailedError)
+
+
 async def test_without_go_or_source_there_is_a_reason(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotAvailable, match="elsewhere is not there"):
         await built(GoProgram(module / "elsewhere"))

@@ -70,6 +70,7 @@ async def until_placed(plane: DataPlane, endpoint: str) -> None:
             pass
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("built_gie_epp")
 async def test_it_picks_among_the_endpoints_by_their_load(tmp_path: Path) -> None:
     [port] = free_ports(1, HOSTS[0])
