@@ -91,6 +91,16 @@ def test_idle_also_has_our_own_scraping() -> None:
     ]  # fmt: skip
 
 
+def test_memory_is_bounded_by_requests_for_ours_and_by_time_for_go() -> None:
+    ours, theirs = trials(choice("memory"))
+    assert ours.load is not None and theirs.load is not None
+    assert {one.picker for one in ours.contestants} == {"poolpilot"}
+    assert {one.picker for one in theirs.contestants} == {"gie-epp"}
+    assert (ours.load.requests, ours.load.seconds) == (1_000_000, 0.0)
+    assert theirs.load.seconds * theirs.segments == pytest.approx(40.0)
+    assert (ours.runs, theirs.runs) == (1, 1)
+
+
 def test_every_case_but_pick_has_trials_in_order_and_different_names() -> None:
     plan = trials(choice(*reversed(CASES)))
     assert list(dict.fromkeys(trial.case for trial in plan)) == [case for case in CASES if case != "pick"]

@@ -26,10 +26,13 @@ CASES: Final = ("idle", "short", "stream", "long", "million", "pick", "memory", 
 
 FEW: Final = 4
 """Endpoints of the cases that are not about their number."""
+MANY: Final = 100
+"""Endpoints of the case `memory`."""
 MEMORY_SEGMENTS: Final = 40
 RATES: Final = (1.0, 500.0)
 """Requests per second of the case `latency`."""
 REPLIES: Final = 1_000
+PEERS_MEMORY_S: Final = 40.0
 CHUNKS: Final = 200
 CHUNK_MS: Final = 20.0
 
@@ -156,7 +159,7 @@ def _closed(case: str, choice: Choice, modes: Sequence[BodyMode], concurrency: i
 def _idle(choice: Choice) -> list[Trial]:
     contestants = tuple(choice.contestants([BodyMode.FULL_DUPLEX], Scrape))
     counts: Sequence[int] = (4, 20) if choice.quick else (4, 20, 100, 1000)
-    return [Trial("idle", count, contestants, idle_s=2.5) for count in counts]
+    return [Trial("idle", count, contestants, idle_s=2.0) for count in counts]
 
 
 def _short(choice: Choice) -> list[Trial]:
@@ -164,15 +167,14 @@ def _short(choice: Choice) -> list[Trial]:
 
 
 def _stream(choice: Choice) -> list[Trial]:
-    contestants = tuple(choice.contestants(_ALL_MODES))
     # Not streamed, so that it is short; afterwards ours observes 1 % of the answers, as it does for ever.
     warm = LoadSpec(concurrency=16, seconds=0.5, prompt=_SHORT)
     found = []
-    for streams in (64, 512):
+    # With fewer streams, what is taken off is large beside what is left: longer idle times, and no mode in between.
+    for streams, idle_s, modes in ((64, 3.0, _EXTREMES), (512, 1.5, _ALL_MODES)):
         prompt = Prompt(bytes=1_000, stream=True)
         load = LoadSpec(concurrency=streams, requests=streams, stagger_ms=1_000.0, prompt=prompt)
-        # With fewer streams, what is taken off is large beside what is left.
-        found.append(Trial("stream", FEW, contestants, load, idle_s=3.0 if streams < 100 else 1.5, warm=warm))
+        found.append(Trial("stream", FEW, tuple(choice.contestants(modes)), load, idle_s=idle_s, warm=warm))
     return found
 
 
@@ -186,8 +188,16 @@ def _million(choice: Choice) -> list[Trial]:
 
 def _memory(choice: Choice) -> list[Trial]:
     load = LoadSpec(concurrency=64, requests=choice.memory_requests, limit_s=3_600.0, prompt=_SHORT)
-    contestants = tuple(choice.contestants([BodyMode.FULL_DUPLEX]))
-    return [Trial("memory", 100, contestants, load, idle_s=1.0, runs=1, segments=MEMORY_SEGMENTS)]
+    contestants = choice.contestants([BodyMode.FULL_DUPLEX], (Scrape.ADAPTIVE,))
+    ours = tuple(one for one in contestants if one.picker == POOLPILOT)
+    # With so many pages to read, Go's answers a few dozen requests a second: a million would take hours.
+    peers = tuple(one for one in contestants if one.picker != POOLPILOT)
+    bounded = changed(load, seconds=PEERS_MEMORY_S / MEMORY_SEGMENTS)
+    return [
+        Trial("memory", MANY, who, part, idle_s=1.0, runs=1, segments=MEMORY_SEGMENTS)
+        for who, part in ((ours, load), (peers, bounded))
+        if who
+    ]
 
 
 def _mix(choice: Choice) -> list[Trial]:
@@ -199,6 +209,7 @@ def _latency(choice: Choice) -> list[Trial]:
     nobody = Contestant(NO_PICKER, None, None, None)
     contestants = (nobody, *choice.contestants([BodyMode.FULL_DUPLEX]))
     warm = LoadSpec(concurrency=4, seconds=0.3, prompt=_SHORT)
-    loads = [LoadSpec(rate=rate, seconds=max(3.0, 6.0 / rate), prompt=_SHORT) for rate in RATES]
+    loads = [LoadSpec(rate=rate, seconds=max(2.5, 6.0 / rate), prompt=_SHORT) for rate in RATES]
     slow, fast = (Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads)
-    return [slow, replace(fast, probes=REPLIES)]
+    # A handful of requests says little about one run, and much of it is waiting: fewer runs will do.
+    return [replace(slow, runs=min(choice.runs, 3)), replace(fast, probes=REPLIES)]

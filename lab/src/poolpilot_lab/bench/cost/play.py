@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.bench.cost.cases import Choice, Trial
     from poolpilot_lab.bench.cost.machine import Cores
 
-_PICK_REQUESTS: Final = 3_000
+_PICK_REQUESTS: Final = 2_000
 
 
 class Play:
