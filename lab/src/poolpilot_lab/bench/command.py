@@ -19,6 +19,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         "poolpilot_lab.bench.routing.command",
         "policies compared in simulated fleets, against published ones and limits",
     ),
+    "validate": Benchmark("poolpilot_lab.bench.validate.command", "the engine model against measured rows"),
     "cost": Benchmark("poolpilot_lab.bench.cost.command", "CPU, memory and latency of pickers behind a real Envoy"),
 }
 

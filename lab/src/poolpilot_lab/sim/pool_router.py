@@ -9,6 +9,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_lab.sim.baselines.base import Learner, RulePicker
 from poolpilot_lab.sim.trip import Fate
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Pool, PoolSettings
@@ -62,6 +63,10 @@ class PoolRouter:
                 EndpointTable(step_model) if step_model is not None else None,
             )
             for number in range(world.pickers)
+        ]
+        rules = [getattr(pool.policy, "picker", None) for pool in self.pools]
+        self._learners = [
+            one.rule if isinstance(one, RulePicker) and isinstance(one.rule, Learner) else None for one in rules
         ]
         self._addresses = [f"10.0.{e >> 8}.{e & 255}:8000" for e in range(len(world.fleet))]
         self._index = {address: endpoint for endpoint, address in enumerate(self._addresses)}
@@ -135,6 +140,9 @@ class PoolRouter:
         placement = trip.placement
         if placement is not None and (placement.observe or self._first_tokens):
             self.pools[trip.picker].first_token(placement, now)
+        learner = self._learners[trip.picker]
+        if learner is not None:
+            learner.first_token(str(trip.number), trip.ttft_ms)
 
     def ended(self, trip: Trip, fate: Fate, now: float) -> None:
         """Releases the booking; a watched answer tells its usage."""
@@ -145,6 +153,9 @@ class PoolRouter:
         if fate is Fate.SERVED and placement.observe:
             pool.usage(placement, trip.call.prompt_tokens, trip.call.output_tokens)
         pool.finish(placement, _OUTCOMES[fate], now)
+        learner = self._learners[trip.picker]
+        if learner is not None and fate is Fate.SERVED:
+            learner.answered(str(trip.number), trip.tpot_ms)
 
     def sampled(self, picker: int, endpoint: int, sample: EngineSample, now: float) -> None:
         """Telemetry arrived."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -60,6 +61,10 @@ class Group:
     out: Path
 
 
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def in_parallel(
     work: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int
 ) -> Iterator[tuple[_Task, _Result]]:
@@ -68,13 +73,20 @@ def in_parallel(
         for task in tasks:
             yield task, work(task)
         return
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    executor = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
+    )
     try:
         futures = {executor.submit(work, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures[future], future.result()
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+    except BaseException:
+        # What runs is not worth waiting for: it is run again the next time.
+        executor.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
+    executor.shutdown()
 
 
 def find_rate(task: RateTask) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -44,19 +44,32 @@ class Rule(Protocol):
         ...
 
 
-class _RulePicker:
+@runtime_checkable
+class Learner(Protocol):
+    """A rule that learns from answers."""
+
+    def first_token(self, request_id: str, ttft_ms: float) -> None:
+        """The first token of an answer was seen."""
+        ...
+
+    def answered(self, request_id: str, tpot_ms: float) -> None:
+        """An answer ended."""
+        ...
+
+
+class RulePicker:
     """A rule as the picker of a profile: so it runs where any configured policy runs."""
 
     def __init__(self, rule: Rule) -> None:
-        self._rule = rule
+        self.rule = rule
 
     def pick(self, view: DecisionView, scores: Floats) -> list[int]:
         """As the rule says."""
-        return self._rule.decide(view)
+        return self.rule.decide(view)
 
     def placed(self, view: DecisionView, slot: int) -> None:
         """Told to the rule."""
-        self._rule.placed(view, slot)
+        self.rule.placed(view, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ class Baseline:
         rule = self.build(world)
         if isinstance(rule, Profile):
             return rule
-        picker = _RulePicker(rule)
+        picker = RulePicker(rule)
         return Profile("default", picker=(self.name, picker), observers=[(self.name, picker)], guard=strict())
 
 

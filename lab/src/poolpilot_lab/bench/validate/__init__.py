@@ -1,0 +1,1 @@
+"""`poolpilot bench validate`: the engine model's time per output token against measured rows."""
