@@ -158,15 +158,16 @@ cdef class PrefixIndex:
 
     def match(self, chain, double most=float("inf")):
         """Tokens of the chain's head that each slot holds, at most `most`, shape (slots,)."""
-        cdef Py_ssize_t length, at = 0, step
-        cdef uint32_t run, index, held
+        cdef Py_ssize_t length, at = 0
+        cdef uint32_t run, index, held, step
         cdef Holder* holders
         cdef double end
         matched = np.zeros(self._slot_count)
         if not chain.hashes or not self._live:
             return matched
         cdef double[::1] tokens = matched
-        length = self._read(chain)
+        cdef object ends = PySequence_Fast(chain.ends, "ends must be a sequence")
+        length = self._read(chain.hashes, ends)
         while at < length:
             run = self._find(self._hashes[at])
             if run == NONE:
@@ -175,7 +176,7 @@ cdef class PrefixIndex:
             holders = self._holders(run)
             for index in range(self._runs[run].count):
                 held = holders[index].held
-                end = self._ends[at + (held if held < step else step) - 1]
+                end = number(ends, at + (held if held < step else step) - 1)
                 tokens[holders[index].slot] = end if end < most else most
             at += step
         return matched
@@ -192,7 +193,9 @@ cdef class PrefixIndex:
         cdef bint whole = False
         if not chain.hashes or self._slots[here].capacity <= 0:
             return
-        length = self._read(chain)
+        cdef object ends = PySequence_Fast(chain.ends, "ends must be a sequence")
+        length = self._read(chain.hashes, ends)
+        self._read_ends(ends, length)
         while at < length:
             run = self._find(self._hashes[at])
             if run == NONE:
@@ -262,29 +265,23 @@ cdef class PrefixIndex:
             raise IndexError(f"slot {number} of {self._slot_count}")
         return <uint32_t> number
 
-    cdef Py_ssize_t _read(self, chain) except -1:
-        """Copies a chain's hashes and ends; returns their number. Runs no code but this."""
-        cdef object hashes = PySequence_Fast(chain.hashes, "hashes must be a sequence")
-        cdef object ends = PySequence_Fast(chain.ends, "ends must be a sequence")
+    cdef Py_ssize_t _read(self, chain_hashes, ends) except -1:
+        """Copies a chain's hashes; returns their number. Runs no code but this: the index stays as it is meanwhile."""
+        cdef object hashes = PySequence_Fast(chain_hashes, "hashes must be a sequence")
         cdef Py_ssize_t at, length = PySequence_Fast_GET_SIZE(hashes)
-        cdef object value
         if PySequence_Fast_GET_SIZE(ends) < length:
             raise ValueError(f"a chain of {length} hashes needs as many ends, not {len(ends)}")
         if length > self._chain_room:
             self._make_room(length)
         for at in range(length):
-            value = <object> PySequence_Fast_GET_ITEM(hashes, at)
-            if not PyLong_Check(value):
-                raise TypeError(f"a hash must be an int, not {type(value).__name__}")
-            self._hashes[at] = PyLong_AsUnsignedLongLong(value)
-            value = <object> PySequence_Fast_GET_ITEM(ends, at)
-            if PyFloat_Check(value):
-                self._ends[at] = PyFloat_AS_DOUBLE(value)
-            elif PyLong_Check(value):
-                self._ends[at] = PyLong_AsDouble(value)
-            else:
-                raise TypeError(f"an end must be a number, not {type(value).__name__}")
+            self._hashes[at] = block_hash(<object> PySequence_Fast_GET_ITEM(hashes, at))
         return length
+
+    cdef int _read_ends(self, ends, Py_ssize_t length) except -1:
+        cdef Py_ssize_t at
+        for at in range(length):
+            self._ends[at] = number(ends, at)
+        return 0
 
     cdef int _make_room(self, Py_ssize_t length) except -1:
         cdef void* room
@@ -672,6 +669,22 @@ cdef class PrefixIndex:
             if self._runs[run].hashes != NULL:
                 self._put_in(run)
         return 0
+
+
+cdef uint64_t block_hash(value) except? 0xFFFFFFFFFFFFFFFF:
+    if not PyLong_Check(value):
+        raise TypeError(f"a hash must be an int, not {type(value).__name__}")
+    return PyLong_AsUnsignedLongLong(value)
+
+
+cdef double number(sequence, Py_ssize_t at) except? -1.0:
+    """The number at a place of a list or tuple that is so long."""
+    cdef object value = <object> PySequence_Fast_GET_ITEM(sequence, at)
+    if PyFloat_Check(value):
+        return PyFloat_AS_DOUBLE(value)
+    if PyLong_Check(value):
+        return PyLong_AsDouble(value)
+    raise TypeError(f"an end must be a number, not {type(value).__name__}")
 
 
 cdef uint32_t room_for(uint32_t count) noexcept:

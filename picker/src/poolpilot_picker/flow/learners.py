@@ -31,7 +31,7 @@ PUBLISH_MS: Final = 1_000.0
 """How often what an endpoint has not shown itself follows its peers."""
 
 
-class Lesson(msgspec.Struct, frozen=True):
+class Lesson(msgspec.Struct, frozen=True, gc=False):
     """What a placement was predicted to do at its endpoint: withdrawn when it ends without a pod's answer."""
 
     window: int

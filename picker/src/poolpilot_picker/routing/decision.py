@@ -8,7 +8,7 @@ from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.endpoints import Endpoint
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class Forecast(msgspec.Struct, frozen=True, gc=False):
     """What is predicted for a request on one endpoint, in ms."""
 
     wait_ms: float = 0.0
@@ -43,4 +43,6 @@ class Decision(msgspec.Struct):
     @property
     def destination(self) -> str:
         """Value of the destination header: `ip:port,ip:port,…`."""
+        if len(self.endpoints) == 1:
+            return self.endpoints[0].address
         return ",".join(endpoint.address for endpoint in self.endpoints)

@@ -173,14 +173,19 @@ class Ledger:
         """Moves the predicted first tokens of the bookings behind `after`, and the end of the queue, by `delta_ms`."""
         own, slot = self._table.account, endpoint.slot
         own.free_at_ms[slot] = max(now, float(own.free_at_ms[slot]) + delta_ms)
+        prefill, shifted = Phase.PREFILL, 0.0
         for booking in reversed(self._open(endpoint)):
-            if booking.phase is not Phase.PREFILL:
+            if booking.phase is not prefill:
                 continue
-            if booking.first_ms <= after:
+            first = booking.first_ms
+            if first <= after:
                 break
-            moved = max(now, booking.first_ms + delta_ms)
-            own.started_sum_ms[slot] += (moved - booking.first_ms) * booking.sequences
+            moved = first + delta_ms
+            if moved < now:
+                moved = now
+            shifted += (moved - first) * booking.sequences
             booking.first_ms = moved
+        own.started_sum_ms[slot] += shifted
 
     def first_token(self, booking: Booking, now: float) -> None:
         """The first token was seen: the prefill queue of the endpoint is corrected by half of the error."""
