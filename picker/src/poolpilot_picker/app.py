@@ -30,10 +30,12 @@ from poolpilot_picker.extproc.exchange import Exchange
 from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles, TransportName
 from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool
+from poolpilot_picker.flow.shared_pool import SharedPool
 from poolpilot_picker.instruments.metrics import PickerMetrics
 from poolpilot_picker.reloading import ConfigFile, read_text
 from poolpilot_picker.routing.pipeline import PluginGuard
 from poolpilot_picker.routing.registry import build_profile, default_registry
+from poolpilot_picker.sharing.joining import keep_up, peers_of, share
 from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.discovery import FileDiscovery
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EDS_CHECK_S: Final = 5.0
+REPLACED_S: Final = 86_400.0
+"""The longest exchange that a process which was replaced still serves."""
 GIE_HEALTH_SERVICE: Final = "inference-extension"
 """The service name that the reference charts probe."""
 LISTED_ENDPOINTS: Final = 3
@@ -127,17 +131,22 @@ class Picker:
         self.metrics = PickerMetrics(CollectorRegistry())
         models = {**PROFILES, **settings.step_models.profiles}
         prior = settings.step_models.prior or GENERIC
-        self.pool = Pool(
-            options.pool,
-            self._profile,
-            random.Random(options.seed),
-            pool_settings(self.config),
-            EndpointTable(lambda spec: step_model(spec.labels, models, prior)),
-        )
+        self._peers = peers_of(options.seat, now)
+        table = EndpointTable(lambda spec: step_model(spec.labels, models, prior), sharing=self._peers)
+        told = pool_settings(self.config)
+        rng = random.Random(options.seed)
+        self.pool: Pool
+        if self._peers is None:
+            self.pool = Pool(options.pool, self._profile, rng, told, table)
+        else:
+            self.pool = SharedPool(options.pool, self._profile, rng, told, table, crew=self._peers)
         self._feed = PoolFeed(self.pool, now)
+        first = options.seat is None or options.seat.first
+        self._reads_telemetry = first or self._peers is None
+        self._shared = share(self._peers, self.pool, self._feed)
         # SGLang pushes its load where its pages lag by seconds; everything else passes through to the feed.
         self._pushed = SglangLoadSource(
-            self._feed, now=now, discover=server_info_reader(HttpClient, options.engine_token)
+            self._shared or self._feed, now=now, discover=server_info_reader(HttpClient, options.engine_token)
         )
         self.telemetry = TelemetrySource(
             self._pushed,
@@ -151,7 +160,6 @@ class Picker:
             in_flight=self._feed.in_flight,
             now=now,
         )
-        first = options.seat is None or options.seat.first
         self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None and first else None
         self._discovery = (
             FileDiscovery(
@@ -166,7 +174,10 @@ class Picker:
         )
         self.transport: Transport = transport_class(options.transport)(
             ListenerSettings(
-                address=options.listen, max_receive_bytes=settings.limits.max_body_bytes + 2 * 2**20, tls=options.tls
+                address=options.listen,
+                max_receive_bytes=settings.limits.max_body_bytes + 2 * 2**20,
+                tls=options.tls,
+                shares_port=options.seat is not None and options.seat.shares_port,
             ),
             self.new_exchange,
             now,
@@ -231,8 +242,9 @@ class Picker:
                 "endpoints changed",
                 extra={"added": [one.address for one in added], "removed": [one.address for one in removed]},
             )
-        self.telemetry.update(specs)
-        self._pushed.update(specs)
+        if self._reads_telemetry:
+            self.telemetry.update(specs)
+            self._pushed.update(specs)
         self._write_eds()
 
     def _write_eds(self) -> None:
@@ -332,7 +344,10 @@ class Picker:
             raise
         if self._eds is not None:
             self._spawn("endpoint file", self._keep_eds())
-        self._spawn("telemetry", self.telemetry.run())
+        if self._reads_telemetry:
+            self._spawn("telemetry", self.telemetry.run())
+        if self._peers is not None:
+            self._spawn("news of other workers", keep_up(self._peers, self._shared, self.metrics))
         if self._discovery is not None:
             self._spawn("discovery", self._discovery.run())
         if self._config_file is not None:
@@ -350,13 +365,19 @@ class Picker:
 
         self._tasks.append(asyncio.get_running_loop().create_task(supervised()))
 
-    async def stop(self) -> None:
-        """Readiness off, then no new streams, open ones finish within the drain time; then everything closes."""
+    async def stop(self, *, replaced: bool = False) -> None:
+        """Readiness off, then no new streams, open ones finish within the drain time; then everything closes.
+
+        `replaced`: another process serves the port already, so the open ones have all the time they need.
+        """
         self.draining = True
-        await self.transport.set_serving(serving=False)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), self.options.notice_s)
-        await self.transport.drain(self.options.drain_s)
+        if replaced:
+            await self.transport.drain(REPLACED_S, replaced=True)
+        else:
+            await self.transport.set_serving(serving=False)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), self.options.notice_s)
+            await self.transport.drain(self.options.drain_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -9,10 +9,9 @@ import logging
 import math
 import os
 import signal
-import ssl
 import sys
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import uvloop
@@ -22,12 +21,16 @@ from poolpilot_picker.app import Options, Picker
 from poolpilot_picker.config.policies import DEFAULT_POLICY, POLICIES
 from poolpilot_picker.config.seat import MOST_WORKERS, Seat
 from poolpilot_picker.errors import ConfigurationError, StartError
-from poolpilot_picker.extproc.listener import TlsFiles, TransportName
+from poolpilot_picker.extproc.listener import TransportName
+from poolpilot_picker.flag_files import tls_files, token_of
 from poolpilot_picker.instruments.logs import configure
-from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
 from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.workers.process import LEAVE
 from poolpilot_picker.workers.supervisor import Supervisor, SupervisorOptions, WorkerStartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,13 @@ def parser() -> argparse.ArgumentParser:
         "chooses one); Envoy must spread the streams over them: poolpilot envoy-config --picker-workers N (default 1)",
     )
     data.add_argument("--seat", help=argparse.SUPPRESS)
+    data.add_argument(
+        "--recycle-rss-mb",
+        type=_megabytes,
+        metavar="MB",
+        help="replace a picker process with more resident memory than this by a new one, without failing a request; it "
+        "begins without what the old one has learned (default: never)",
+    )
     data.add_argument(
         "--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain; with --tls-key the port speaks TLS"
     )
@@ -150,9 +160,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
     try:
         if arguments.endpoints:
             endpoints = parse_endpoint_flag(arguments.endpoints, engine=arguments.engine)
-        token = _token(arguments.engine_api_key_file, arguments.engine_api_key_env)
+        token = token_of(arguments.engine_api_key_file, arguments.engine_api_key_env)
         if arguments.tls_cert is not None and arguments.tls_key is not None:
-            tls = _tls_files(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
+            tls = tls_files(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
     except ConfigurationError as error:
         problems += error.problems
     if problems:
@@ -218,60 +228,18 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _megabytes(text: str) -> int:
+    megabytes = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    if not megabytes:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed is a number of megabytes from 1 to 99999999")
+    return megabytes
+
+
 def _workers(text: str) -> int:
     workers = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     if not 1 <= workers <= MOST_WORKERS:
         raise argparse.ArgumentTypeError(f"{text!r}; allowed is a number of workers from 1 to {MOST_WORKERS}")
     return workers
-
-
-def _token(file: Path | None, variable: str | None) -> BearerToken | None:
-    if file is None and variable is None:
-        return None
-    if file is not None and variable is not None:
-        raise ConfigurationError("--engine-api-key-file and --engine-api-key-env exclude each other")
-    try:
-        return BearerToken(file=file, env=variable)
-    except ConfigurationError as error:
-        flag = "--engine-api-key-file" if file is not None else "--engine-api-key-env"
-        raise ConfigurationError(*(f"{flag}: {problem}" for problem in error.problems)) from error
-
-
-def _tls_files(certificate: Path, key: Path, client_ca: Path | None) -> TlsFiles:
-    """The files' contents. Raises ConfigurationError also where gRPC would only fail every handshake, silently."""
-    files = TlsFiles(
-        certificate=_pem(certificate, "--tls-cert"),
-        key=_pem(key, "--tls-key"),
-        client_ca=_pem(client_ca, "--client-ca") if client_ca is not None else None,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # Without a password an encrypted key is an error, not a question on the terminal.
-        context.load_cert_chain(certificate, key, password=lambda: b"")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"--tls-cert {certificate} with --tls-key {key}: a PEM certificate and its unencrypted PEM key are needed "
-            f"({_reason(error)})"
-        ) from error
-    if client_ca is not None:
-        try:
-            context.load_verify_locations(client_ca)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"--client-ca {client_ca}: a PEM file of certificates is needed ({_reason(error)})"
-            ) from error
-    return files
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", None) or error)
-
-
-def _pem(file: Path, flag: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{flag} {file}: cannot be read: {error.strerror}") from error
 
 
 async def serve(options: Options, *, print_ready: bool) -> None:
@@ -280,18 +248,28 @@ async def serve(options: Options, *, print_ready: bool) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     picker = Picker(options)
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
+    stopping, replaced = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
-        if stopping.is_set():
+        if replaced.is_set():
+            # What was to take its time now has as much as a drain has.
+            replaced.clear()
+            loop.call_later(options.drain_s, picker.hurry)
+        elif stopping.is_set():
             log.warning("another signal: open exchanges are given up", extra={"open_streams": picker.transport.streams})
             picker.hurry()
         stopping.set()
 
+    def on_replaced() -> None:
+        if not stopping.is_set():
+            replaced.set()
+            stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     if options.seat is not None:
-        _watch_supervisor(loop, stopping)
+        loop.add_signal_handler(LEAVE, on_replaced)
+        _watch_supervisor(loop, on_signal)
     await picker.start()
     # What is alive now stays alive: the collector need not look at it again.
     gc.collect()
@@ -304,12 +282,13 @@ async def serve(options: Options, *, print_ready: bool) -> None:
     if print_ready:
         _print_ready(ready)
     await stopping.wait()
-    log.info("draining", extra={"open_streams": picker.transport.streams, "seconds": options.drain_s})
-    await picker.stop()
+    seconds = None if replaced.is_set() else options.drain_s
+    log.info("draining", extra={"open_streams": picker.transport.streams, "seconds": seconds})
+    await picker.stop(replaced=replaced.is_set())
     log.info("stopped")
 
 
-def _watch_supervisor(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     """A worker's standard input ends with its supervisor: then nobody would start it again or stop it."""
     source = sys.stdin.fileno()
 
@@ -317,7 +296,7 @@ def _watch_supervisor(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) 
         if not os.read(source, 4096):
             loop.remove_reader(source)
             log.error("the supervisor is gone")
-            stopping.set()
+            stop()
 
     loop.add_reader(source, on_input)
 
@@ -328,6 +307,7 @@ async def supervise(options: SupervisorOptions, *, print_ready: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.renew)
     await supervisor.start()
     if not supervisor.stopping:
         ready = {**supervisor.ready_line(), "pid": os.getpid()}
@@ -361,9 +341,13 @@ def main(argv: list[str]) -> int:
         seat = seat_of(arguments)
         configure(arguments.log_level, {"worker": seat.index} if seat is not None else None)
         options = options_of(arguments)
-        if arguments.workers > 1:
+        if seat is None and (arguments.workers > 1 or arguments.recycle_rss_mb is not None):
             workers = SupervisorOptions(
-                workers=arguments.workers, listen=options.listen, admin=options.admin, argv=tuple(argv)
+                workers=arguments.workers,
+                listen=options.listen,
+                admin=options.admin,
+                argv=tuple(argv),
+                recycle_bytes=(arguments.recycle_rss_mb or 0) * 10**6 or None,
             )
             uvloop.run(supervise(workers, print_ready=arguments.print_ready))
         else:

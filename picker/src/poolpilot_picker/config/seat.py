@@ -15,6 +15,15 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     count: int
+    life: int = 0
+    """How many the worker had before. Two in a row may overlap: the older one only ends what it has begun."""
+    shares_port: bool = False
+    """The port may be another life's as well, at the beginning and at the end of this one."""
+
+    chair: int | None = None
+    """Where this life writes in the memory that the workers share; None: nowhere, it shares nothing."""
+    chairs: int = 0
+    memory_fd: int = -1
 
     @property
     def first(self) -> bool:

@@ -100,8 +100,8 @@ class GrpcTransport:
                 ("grpc.max_receive_message_length", self._settings.max_receive_bytes),
                 ("grpc.max_send_message_length", self._settings.max_receive_bytes),
                 ("grpc.max_concurrent_streams", self._settings.max_streams),
-                # Two pickers on one port must fail loudly, not share it.
-                ("grpc.so_reuseport", 0),
+                # Two pickers on one port must fail loudly, not share it, unless one replaces the other.
+                ("grpc.so_reuseport", int(self._settings.shares_port)),
                 # A data plane that vanished without a word must not hold bookings for ever.
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
@@ -149,15 +149,17 @@ class GrpcTransport:
         """Ends the grace of a drain now, also of one that has not begun."""
         self._hurry.set()
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float, *, replaced: bool = False) -> None:
         """Refuses new streams (GOAWAY), lets open ones finish, and ends those still open after `grace_s`.
 
         Those are ended one by one, in the way that does the least harm to their exchange: see `Exchange.give_up`.
+        `replaced`: another process serves the port, so health does not change.
         """
         server, self._server = self._server, None
         if server is None:
             return
-        await self._health.enter_graceful_shutdown()
+        if not replaced:
+            await self._health.enter_graceful_shutdown()
         # The time is a bound for what is no stream of ours, such as a watch on the health service.
         stopping = asyncio.ensure_future(server.stop(grace_s + 3.0 * LAST_WORDS_S + HELD_S))
         await self._until(self._empty, grace_s)

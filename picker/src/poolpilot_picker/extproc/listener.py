@@ -30,6 +30,8 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Above Envoy's buffer limit (32 MiB in our configurations, 64 MiB at most) plus 2 MiB."""
     max_streams: int = 100_000
     tls: TlsFiles | None = None
+    shares_port: bool = False
+    """Another process may listen there too: the one that this one replaces, or that replaces it."""
 
 
 class TransportName(StrEnum):
@@ -62,8 +64,8 @@ class Transport(Protocol):
         """What the health service answers."""
         ...
 
-    async def drain(self, grace_s: float) -> None:
-        """Stops in good order."""
+    async def drain(self, grace_s: float, *, replaced: bool = False) -> None:
+        """Stops in good order. `replaced`: another process serves the port, so health does not change."""
         ...
 
     def hurry(self) -> None:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
+import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Sequence
 
+    from poolpilot_picker.sharing.memory import Memory
+
+log = logging.getLogger(__name__)
+
 WORDS: Final = ("starting", "ready", "down")
+LEAVE: Final = signal.SIGUSR1
+"""To a worker that another one has replaced on its port: take no new streams, end those that are open, then go."""
 
 
 class ReadyLine(msgspec.Struct):
@@ -27,8 +36,8 @@ class ReadyLine(msgspec.Struct):
 class WorkerProcess:
     """Starts a worker, again and again on the same port, and knows how it is."""
 
-    def __init__(self, index: int, argv: Callable[[int], Sequence[str]], port: int, keep_fds: Sequence[int]) -> None:
-        """`argv(port)`: flags of the picker; `port` 0 lets the first start choose. `keep_fds`: inherited files."""
+    def __init__(self, index: int, argv: Callable[[int, int | None], Sequence[str]], port: int, memory: Memory) -> None:
+        """`argv(port, chair)`: flags of the picker; `port` 0 lets the first start choose."""
         self.index = index
         self.port = port
         self.admin_port = 0
@@ -36,8 +45,10 @@ class WorkerProcess:
         self.starts = 0
         self.ready_since: float | None = None
         """By the event loop's clock; None while it is not ready."""
+        self.leaving = False
+        """Another one has taken its place."""
         self._argv = argv
-        self._keep_fds = tuple(keep_fds)
+        self._memory = memory
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -50,6 +61,14 @@ class WorkerProcess:
         """For people: one of WORDS."""
         return "ready" if self.ready else "down" if self._process is None else "starting"
 
+    def rss_bytes(self) -> int:
+        """Resident memory; 0 while it is not there, and where the system does not tell."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
     @property
     def restarts(self) -> int:
         """Starts after the first."""
@@ -58,16 +77,26 @@ class WorkerProcess:
     async def live(self, on_ready: Callable[[WorkerProcess], None]) -> int:
         """One life: starts, says when it is ready, waits for the end. The exit code, -N if signal N ended it."""
         self.starts += 1
+        chair = self._memory.seat()
+        if chair is None:
+            log.error("too many workers are still leaving: a new one shares nothing", extra={"worker": self.index})
+        try:
+            return await self._live(on_ready, chair)
+        finally:
+            if chair is not None:
+                self._memory.clear(chair)
+
+    async def _live(self, on_ready: Callable[[WorkerProcess], None], chair: int | None) -> int:
         # A session of its own: a terminal's Ctrl-C reaches the supervisor alone, which passes it on once.
         # Its standard input ends with the supervisor: that is how a worker learns that it is alone.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "poolpilot_picker",
-            *self._argv(self.port),
+            *self._argv(self.port, chair),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=self._keep_fds,
+            pass_fds=(self._memory.fd,),
             start_new_session=True,
         )
         self._process, self.pid = process, process.pid

@@ -20,10 +20,11 @@ _TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Not on HTTP/2's list of prohibited ones (RFC 9113, appendix A). TLS 1.3 has its own, all good."""
 
 
-def listen(address: str) -> list[socket.socket]:
+def listen(address: str, *, shared: bool = False) -> list[socket.socket]:
     """Listening sockets for `HOST:PORT` (IPv6 in brackets, port 0 chooses one), all with the same port.
 
-    The IPv6 wildcard takes IPv4 too; where there is no IPv6, it is IPv4 alone. Raises StartError.
+    The IPv6 wildcard takes IPv4 too; where there is no IPv6, it is IPv4 alone. `shared`: with other processes that say
+    so too. Raises StartError.
     """
     host, _, port_text = address.rpartition(":")
     host, port = host.strip("[]"), int(port_text)
@@ -32,20 +33,22 @@ def listen(address: str) -> list[socket.socket]:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, target in dict.fromkeys((family, target) for family, _, _, _, target in found):
             where = (target[0], sockets[0].getsockname()[1], *target[2:]) if sockets else target
-            sockets.append(_bound(family, where))
+            sockets.append(_bound(family, where, shared=shared))
     except OSError as error:
         for one in sockets:
             one.close()
         if host == "::" and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-            return listen(f"0.0.0.0:{port}")
+            return listen(f"0.0.0.0:{port}", shared=shared)
         raise StartError(f"cannot listen on {address} for ext_proc: {_why(error)}") from error
     return sockets
 
 
-def _bound(family: int, target: tuple[object, ...]) -> socket.socket:
+def _bound(family: int, target: tuple[object, ...], *, shared: bool) -> socket.socket:
     one = socket.socket(family, socket.SOCK_STREAM)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(target[0] != "::"))
         one.bind(target)

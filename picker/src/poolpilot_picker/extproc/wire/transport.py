@@ -204,7 +204,7 @@ class WireTransport:
     async def start(self) -> int:
         """Listens; returns the port chosen. Raises StartError where that is not possible."""
         tls = tls_context(self._settings.tls) if self._settings.tls is not None else None
-        sockets = listen(self._settings.address)
+        sockets = listen(self._settings.address, shared=self._settings.shares_port)
         loop = asyncio.get_running_loop()
         patience = self.limits.handshake_ms / 1000.0 if tls is not None else None
         for one in sockets:
@@ -226,16 +226,18 @@ class WireTransport:
         self._hurried = True
         self._progress.set()
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float, *, replaced: bool = False) -> None:
         """Refuses new streams (GOAWAY), lets open ones finish, and ends those still open after `grace_s`.
 
         Those are ended one by one, in the way that does the least harm to their exchange: see `Exchange.give_up`.
+        `replaced`: another process serves the port, so health does not change.
         """
         servers, self._servers = self._servers, []
         if not servers:
             return
         self._draining = True
-        self._health.shut()
+        if not replaced:
+            self._health.shut()
         for server in servers:
             server.close()
         for one in list(self._sockets):
