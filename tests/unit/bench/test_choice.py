@@ -9,6 +9,7 @@ from poolpilot_lab.bench import command as bench
 from poolpilot_lab.bench.cost import machine
 from poolpilot_lab.bench.cost.cases import CASES, Choice, trials
 from poolpilot_lab.bench.cost.command import main
+from poolpilot_lab.bench.cost.duration import expected_s
 from poolpilot_lab.bench.cost.gateway import BodyMode
 from poolpilot_lab.bench.cost.pickers import Scrape
 
@@ -116,6 +117,16 @@ def test_a_quick_run_is_small() -> None:
             assert trial.load.concurrency <= 16
             assert trial.load.requests <= 200
             assert trial.load.seconds <= 6.0
+
+
+def test_everything_takes_twenty_minutes() -> None:
+    everything = choice(*CASES)
+    default = Choice(
+        **{field: getattr(everything, field) for field in everything.__slots__} | {"transports": ("wire",)}
+    )
+    assert 600 < expected_s(default) <= 1_200
+    assert expected_s(choice("short")) < 150
+    assert expected_s(choice(*CASES, quick=True)) < expected_s(default) / 4
 
 
 def test_the_picker_has_a_core_for_itself_where_there_are_two() -> None:

@@ -31,7 +31,7 @@ MANY: Final = 100
 MEMORY_SEGMENTS: Final = 40
 RATES: Final = (1.0, 500.0)
 """Requests per second of the case `latency`."""
-REPLIES: Final = 1_000
+REPLIES: Final = 600
 PEERS_MEMORY_S: Final = 40.0
 CHUNKS: Final = 200
 CHUNK_MS: Final = 20.0
@@ -151,9 +151,9 @@ _SHORT: Final = Prompt(bytes=1_000)
 
 
 def _closed(case: str, choice: Choice, modes: Sequence[BodyMode], concurrency: int, prompt: Prompt) -> Trial:
-    load = LoadSpec(concurrency=concurrency, seconds=2.0, prompt=prompt)
+    load = LoadSpec(concurrency=concurrency, seconds=1.7, prompt=prompt)
     contestants = tuple(choice.contestants(modes))
-    return Trial(case, FEW, contestants, load, idle_s=1.0, warm=changed(load, seconds=0.5))
+    return Trial(case, FEW, contestants, load, idle_s=1.0, warm=changed(load, seconds=0.4))
 
 
 def _idle(choice: Choice) -> list[Trial]:
@@ -171,9 +171,9 @@ def _stream(choice: Choice) -> list[Trial]:
     warm = LoadSpec(concurrency=16, seconds=0.5, prompt=_SHORT)
     found = []
     # With fewer streams, what is taken off is large beside what is left: longer idle times, and no mode in between.
-    for streams, idle_s, modes in ((64, 3.0, _EXTREMES), (512, 1.5, _ALL_MODES)):
+    for streams, idle_s, modes in ((64, 2.5, _EXTREMES), (512, 1.5, _ALL_MODES)):
         prompt = Prompt(bytes=1_000, stream=True)
-        load = LoadSpec(concurrency=streams, requests=streams, stagger_ms=1_000.0, prompt=prompt)
+        load = LoadSpec(concurrency=streams, requests=streams, stagger_ms=500.0, prompt=prompt)
         found.append(Trial("stream", FEW, tuple(choice.contestants(modes)), load, idle_s=idle_s, warm=warm))
     return found
 
@@ -202,14 +202,14 @@ def _memory(choice: Choice) -> list[Trial]:
 
 def _mix(choice: Choice) -> list[Trial]:
     prompt = Prompt(bytes=8_000, models=(BASE_MODEL, *ADAPTERS), prefixes=64, prefix_share=0.75)
-    return [_closed("mix", choice, _EXTREMES, 16, prompt)]
+    return [_closed("mix", choice, [BodyMode.FULL_DUPLEX], 16, prompt)]
 
 
 def _latency(choice: Choice) -> list[Trial]:
     nobody = Contestant(NO_PICKER, None, None, None)
     contestants = (nobody, *choice.contestants([BodyMode.FULL_DUPLEX]))
     warm = LoadSpec(concurrency=4, seconds=0.3, prompt=_SHORT)
-    loads = [LoadSpec(rate=rate, seconds=max(2.5, 6.0 / rate), prompt=_SHORT) for rate in RATES]
+    loads = [LoadSpec(rate=rate, seconds=max(2.5, 5.0 / rate), prompt=_SHORT) for rate in RATES]
     slow, fast = (Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads)
     # A handful of requests says little about one run, and much of it is waiting: fewer runs will do.
     return [replace(slow, runs=min(choice.runs, 3)), replace(fast, probes=REPLIES)]

@@ -23,6 +23,7 @@ from poolpilot_lab.bench.cost.cases import (
     TRANSPORTS,
     Choice,
 )
+from poolpilot_lab.bench.cost.duration import expected_s
 from poolpilot_lab.bench.cost.errors import BenchError, InterruptedBenchError, UsageError
 from poolpilot_lab.bench.cost.outputs import Outputs
 from poolpilot_lab.bench.cost.play import Play
@@ -136,6 +137,7 @@ def _bench(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
         outputs = Outputs(out, machine.describe(cores), " ".join([_PROGRAM, *argv]))
     except OSError as error:
         raise UsageError(f"--out: {arguments.out}: cannot write there: {error.strerror}") from error
+    print(f"About {max(1, round(expected_s(choice) / 60))} minutes on a machine that does nothing else", flush=True)
     play = Play(choice, cores, out / "logs", outputs.add, outputs.note)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.bench.cost.stage import Entry
     from poolpilot_lab.bench.cost.tools import Generator, LoadSpec, ProbeResult
 
-_SETTLE_S = 0.5
+SETTLE_S = 0.5
 """After a pause: scrapes that hung are given up, connections that were closed are opened again."""
 
 
@@ -85,7 +85,7 @@ async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -
     """Wakes the contestant, measures it, and puts it to sleep again."""
     with entry.awake():
         await entry.servers.shape(CHUNKS, CHUNK_MS)
-        await asyncio.sleep(_SETTLE_S)
+        await asyncio.sleep(SETTLE_S)
         if trial.warm is not None:
             await generator.run(_aimed(trial.warm, entry, run))
         before = await read(entry)

@@ -47,9 +47,10 @@ async def llm_d_epp(
 
 
 def _program(binary: Path) -> Path:
-    if shutil.which(binary) is None:
+    program = binary.resolve()
+    if shutil.which(program) is None:
         raise NotAvailable(f"{binary}: there is no such program")
-    return binary.resolve()
+    return program
 
 
 def _endpoints(hosts: Sequence[str], port: int) -> dict[str, Any]:
