@@ -152,15 +152,25 @@ def test_a_page_that_became_another_is_searched(name, edit):
 
 def test_stale_bytes_behind_the_page_are_not_read():
     page = (DATA / "metrics-kv-pressure.txt").read_bytes()
-    wanted = Wanted(NAMES[False])
+    wanted = Wanted(NAMES[True])
     wanted.find(page)
-    end = page.index(b"\n", page.index(b"\nvllm:num_requests_running{") + 1) + 1
     buffer = bytearray(b"head\r\n\r\n" + page)
     start = len(buffer) - len(page)
     whole = wanted.again(buffer, start, len(buffer))
     assert whole is not None
-    assert pairs(whole) == pairs(find(page, NAMES[False]))
-    assert wanted.again(buffer, start, start + end) is None, "the buffer still holds the rest of the page before"
+    assert pairs(whole) == pairs(find(page, NAMES[True]))
+    cut = page.index(b"\nvllm:request_prefill_time_seconds_sum{") + 1
+    assert cut > 8192
+    assert wanted.again(buffer, start, start + cut) is None, "the buffer still holds the rest of the page before"
+
+
+def test_a_series_between_lines_that_are_not_wanted_is_seen():
+    filler = b"".join(b"filler%d 1\n" % number for number in range(1_000))
+    family = b'# TYPE h histogram\nh_sum{r="0"} 1.5\nh_bucket{r="1"} 1\n%bh_sum{r="1"} 2.5\n# TYPE z gauge\n'
+    wanted = Wanted(["h_sum"])
+    wanted.find(filler + family % b"")
+    later = filler + family % b'h_sum{r="2"} 4.5\nh_bucket{r="2"} 1\n'
+    assert pairs(wanted.find(later)) == pairs(find(later, ["h_sum"]))
 
 
 def family(name: str, *lines: bytes):

@@ -70,7 +70,7 @@ class Wanted:
     together cost one pass. A name that a large page did not have costs a pass of its own, on these pages only.
     """
 
-    __slots__ = ("_absent", "_count", "_found", "_layout", "_lines", "_needles")
+    __slots__ = ("_absent", "_count", "_found", "_layout", "_lines", "_missing", "_needles")
 
     _RECHECK: Final = 16
     _LARGE: Final = 8192
@@ -83,7 +83,8 @@ class Wanted:
         self._found: dict[str, list[Series]] = {}
         self._layout: Layout | None = None
         self._lines = 0
-        """Of a small page: as many lines and all wanted ones where they were is the same page."""
+        self._missing: list[bytes] = []
+        """Of a small page: as many lines, all wanted ones where they were, and none of the others, is the same page."""
 
     def find(self, page: bytes) -> Page:
         """Every series of the wanted names. O(page) in all when names come in page order, O(page) more for each that
@@ -97,10 +98,8 @@ class Wanted:
         layout = self._layout
         if layout is None or end <= start or buffer[end - 1] != 0x0A:
             return None
-        if end - start >= self._LARGE:
-            if self._count % self._RECHECK == 0:
-                return None
-        elif buffer.count(b"\n", start, end) != self._lines:
+        large = end - start >= self._LARGE
+        if large and self._count % self._RECHECK == 0:
             return None
         first = buffer[start]
         if first != 0x23 and first != 0x0A:  # as `_text`
@@ -108,6 +107,12 @@ class Wanted:
                 start -= 1
             else:
                 buffer, start, end = b"\n" + buffer[start:end], 0, end - start + 1
+        if not large:
+            if buffer.count(b"\n", start, end) != self._lines:
+                return None
+            for needle in self._missing:
+                if _find_name(buffer, needle, start, end) >= 0:
+                    return None
         changed = layout.read(buffer, start, end, self._found)
         if changed is not None:
             return Page(self._found, 0, False, changed)
@@ -167,7 +172,8 @@ class Wanted:
             missing = [entry for entry in self._needles if entry[0] not in placed]
             self._needles = [entry for _, entry in sorted(begins)] + missing
         if not malformed and not truncated and len(places) == turn:
-            self._layout, self._lines, self._found = learn(text, places), page.count(b"\n"), found
+            self._layout, self._lines, self._found = learn(text, places), text.count(b"\n"), found
+            self._missing = [needle for name, needle in self._needles if name not in found]
         return Page(found, malformed, truncated)
 
 
@@ -181,7 +187,7 @@ def _text(page: bytes) -> bytes:
     return page if page.startswith((b"#", b"\n")) else b"\n" + page
 
 
-def _find_name(text: bytes, needle: bytes, start: int, end: int) -> int:
+def _find_name(text: bytes | bytearray, needle: bytes, start: int, end: int) -> int:
     """Where a line begins with exactly this name: the offset of the line feed before it, or −1."""
     size = len(needle)
     at = text.find(needle, start, end)
