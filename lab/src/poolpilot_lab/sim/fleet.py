@@ -55,6 +55,8 @@ class Record:
     load_cv: float = 0.0
     """Coefficient of variation of the endpoints' sequences, mean over the window."""
     load_max_over_mean: float = 0.0
+    loads: list[tuple[float, list[int]]] = field(default_factory=list, repr=False)
+    """(time, sequences at each endpoint), every second of the window."""
     backlog: list[tuple[float, int]] = field(default_factory=list, repr=False)
     """(time, sequences waiting in all engines and at the router), every second."""
 
@@ -138,7 +140,10 @@ class Simulation:
             record.load_max_over_mean = sum(most for _, most in self._watched) / len(self._watched)
 
     def _watch(self, _: None) -> None:
-        loads = [engine.in_flight for engine, alive in zip(self.engines, self._alive, strict=True) if alive]
+        everywhere = [engine.in_flight for engine in self.engines]
+        loads = [load for load, alive in zip(everywhere, self._alive, strict=True) if alive]
+        if self._record.begin_ms <= self.now <= self._record.end_ms:
+            self._record.loads.append((self.now, everywhere))
         mean = sum(loads) / max(1, len(loads))
         if mean > 0.5 and self._record.begin_ms <= self.now <= self._record.end_ms:
             square = sum(load * load for load in loads) / len(loads)

@@ -105,7 +105,17 @@ def details(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
         "preemptions": record.preemptions,
         "failed": len(lost),
         "placed_by_endpoint": {str(endpoint): count for endpoint, count in sorted(placed.items())},
+        "loads": _thinned(record),
         "ttft_quantiles_ms": [quantile([trip.ttft_ms for trip in trips], share / 100) for share in range(1, 101)],
+    }
+
+
+def _thinned(record: Record, points: int = 100) -> dict[str, list[Any]]:
+    """Sequences at each endpoint over time, for a plot: seconds since the window began, and one list per endpoint."""
+    kept = record.loads[:: max(1, len(record.loads) // points)]
+    return {
+        "seconds": [round((at - record.begin_ms) / 1000.0, 1) for at, _ in kept],
+        "endpoints": [list(loads) for loads in zip(*(loads for _, loads in kept), strict=True)],
     }
 
 

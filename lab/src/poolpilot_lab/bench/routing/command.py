@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from poolpilot_lab.bench.routing.errors import RoutingBenchError
 from poolpilot_lab.bench.routing.execute import Group, RateTask, find_rate, in_parallel, run_group
 from poolpilot_lab.bench.routing.options import SETS, Options, parse
+from poolpilot_lab.bench.routing.plots import draw
 from poolpilot_lab.bench.routing.report import report
 from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import Run, Runs
@@ -115,7 +116,8 @@ def _write(options: Options, runs: dict[str, list[Run]], sources: dict[str, str]
         _write_json(options, table, rows)
     text = report(tables, options.set_name, dict(sorted(sources.items(), key=lambda item: place[item[0]])))
     (options.out / "report.md").write_text(text, encoding="utf-8")
-    print(f"{options.out}: results.json ({len(tables['results'].runs)} runs), report.md")
+    draw(tables["results"], options.out)
+    print(f"{options.out}: results.json ({len(tables['results'].runs)} runs), report.md, plots")
 
 
 def _write_json(options: Options, table: str, rows: list[dict[str, Any]]) -> None:

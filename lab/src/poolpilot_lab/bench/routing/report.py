@@ -78,6 +78,9 @@ def _table_parts(runs: Runs) -> Iterable[str]:
     for cell in runs.cells:
         yield f"### {cell.scenario}, ρ {cell.load:.2g}"
         yield _cell(runs, cell)
+        groups = _groups(runs, cell)
+        if groups:
+            yield groups
         best = runs.best_baseline(cell)
         if best is not None and POOLPILOT in runs.policies(cell):
             yield _against_best(runs, cell, best)
@@ -113,6 +116,26 @@ def _cell(runs: Runs, cell: Cell) -> str:
         shares = runs.values(cell, policy, "cached_token_share")
         rows.append([policy, *values, f"{sum(shares) / len(shares):.3f}"])
     return markdown(["policy", *(title for _, title in _COLUMNS), "cached"], rows)
+
+
+def _groups(runs: Runs, cell: Cell) -> str:
+    """TTFT p99 by class, of ours and of the best baseline; by tenant only the worst."""
+    lines = []
+    for policy in dict.fromkeys((POOLPILOT, runs.best_baseline(cell) or POOLPILOT)):
+        if policy not in runs.policies(cell):
+            continue
+        figures = runs.first(cell, policy).figures
+        classes = [f"{name} {_short(group['ttft_p99_ms'])}" for name, group in figures.get("by_class", {}).items()]
+        if classes:
+            lines.append(f"{policy}, TTFT p99 ms by class: {', '.join(classes)}.")
+        tenants = figures.get("by_tenant", {})
+        if tenants:
+            worst = max(tenants, key=lambda name: tenants[name]["ttft_p99_ms"])
+            lines.append(
+                f"{policy}: worst tenant {worst} with TTFT p99 {_short(tenants[worst]['ttft_p99_ms'])} ms, "
+                f"service gap {_short(figures['fairness_gap_tokens'])} tokens."
+            )
+    return "\n".join(lines)
 
 
 def _losses(runs: Runs, cell: Cell) -> list[str]:

@@ -86,6 +86,10 @@ class Runs:
         """Geometric mean over seeds."""
         return geometric_mean(self.values(cell, policy, name))
 
+    def first(self, cell: Cell, policy: str) -> Run:
+        """The run of the lowest seed."""
+        return min(self._by[cell, policy].items())[1]
+
     def seeds(self, cell: Cell) -> int:
         """How many there are."""
         return max(len(runs) for (known, _), runs in self._by.items() if known == cell)

@@ -51,9 +51,9 @@ def main(argv: list[str]) -> int:
     errors = []
     for row in rows:
         simulated = closed_loop_tpot_ms(profile, row)
-        error = simulated / row.tpot_ms - 1.0
-        errors.append(error)
-        print(f"{row.prompt:7}{row.output:7}{row.concurrency:12}{row.tpot_ms:12.2f}{simulated:9.2f}{100 * error:+8.1f}")
+        off = simulated / row.tpot_ms - 1.0
+        errors.append(off)
+        print(f"{row.prompt:7}{row.output:7}{row.concurrency:12}{row.tpot_ms:12.2f}{simulated:9.2f}{100 * off:+8.1f}")
     count = len(errors)
     print(
         f"{count} rows: mean absolute error {100 * sum(map(abs, errors)) / count:.1f} %, "

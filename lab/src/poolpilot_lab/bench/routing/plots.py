@@ -1,0 +1,114 @@
+"""Plots of a table of runs, one picture per scenario and one overall: made from stored figures only."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, POOLPILOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from poolpilot_lab.bench.routing.tables import Cell, Runs
+
+BEST_SHOWN: Final = 5
+"""Baselines in a picture besides ours and the references: more lines cannot be told apart."""
+_OURS: Final = {POOLPILOT: "tab:blue", ORACLE: "black", CENTRAL_QUEUE: "gray"}
+
+
+def draw(runs: Runs, out: Path) -> list[str]:
+    """Writes `plots/SCENARIO.png` and `plots/oracle.png`; the names of what was written."""
+    (out / "plots").mkdir(parents=True, exist_ok=True)
+    written = []
+    for scenario in dict.fromkeys(cell.scenario for cell in runs.cells):
+        cells = sorted((cell for cell in runs.cells if cell.scenario == scenario), key=lambda cell: cell.load)
+        name = f"plots/{scenario}.png"
+        _scenario(runs, cells, out / name)
+        written.append(name)
+    if written:
+        _oracle_bars(runs, out / "plots/oracle.png")
+        written.append("plots/oracle.png")
+    return written
+
+
+def _shown(runs: Runs, cell: Cell) -> list[str]:
+    there = runs.policies(cell)
+    baselines = [policy for policy in there if policy not in _OURS]
+    baselines.sort(key=lambda policy: (-runs.mean(cell, policy, "goodput_rps"), runs.mean(cell, policy, "e2e_p99_ms")))
+    return [policy for policy in _OURS if policy in there] + baselines[:BEST_SHOWN]
+
+
+def _style(policy: str) -> dict[str, Any]:
+    style: dict[str, Any] = {"label": policy, "linewidth": 2.2 if policy == POOLPILOT else 1.1}
+    if policy in _OURS:
+        style["color"] = _OURS[policy]
+    if policy in (ORACLE, CENTRAL_QUEUE):
+        style["linestyle"] = "--"
+    return style
+
+
+def _scenario(runs: Runs, cells: list[Cell], file: Path) -> None:
+    """TTFT p99 and goodput by load, distribution of TTFT and load per endpoint at one load."""
+    middle = cells[len(cells) // 2]
+    shown = _shown(runs, middle)
+    figure, axes = plt.subplots(2, 2, figsize=(12, 8))
+    for axis, name, title in (
+        (axes[0][0], "ttft_p99_ms", "TTFT p99, ms"),
+        (axes[0][1], "goodput_rps", "goodput, requests/s"),
+    ):
+        for policy in shown:
+            loads = [cell.load for cell in cells if policy in runs.policies(cell)]
+            values = [runs.mean(cell, policy, name) for cell in cells if policy in runs.policies(cell)]
+            axis.plot(
+                loads, [value if math.isfinite(value) else math.nan for value in values], marker="o", **_style(policy)
+            )
+        axis.set_xlabel("load ρ")
+        axis.set_title(title)
+    axes[0][0].set_yscale("log")
+    axes[0][0].legend(fontsize=7)
+    _distribution(runs, middle, shown, axes[1][0])
+    _endpoints(runs, middle, axes[1][1])
+    figure.suptitle(f"{middle.scenario} (simulated)")
+    figure.tight_layout()
+    figure.savefig(file, dpi=90)
+    plt.close(figure)
+
+
+def _distribution(runs: Runs, cell: Cell, shown: list[str], axis: Any) -> None:
+    shares = [share / 100 for share in range(1, 101)]
+    for policy in shown:
+        quantiles = runs.first(cell, policy).figures["ttft_quantiles_ms"]
+        axis.plot([value if math.isfinite(value) else math.nan for value in quantiles], shares, **_style(policy))
+    axis.set_xscale("log")
+    axis.set_xlabel("TTFT, ms")
+    axis.set_title(f"share of requests, ρ {cell.load:.2g}, first seed")
+
+
+def _endpoints(runs: Runs, cell: Cell, axis: Any) -> None:
+    if POOLPILOT not in runs.policies(cell):
+        axis.axis("off")
+        return
+    loads = runs.first(cell, POOLPILOT).figures["loads"]
+    for number, line in enumerate(loads["endpoints"]):
+        axis.plot(loads["seconds"], line, linewidth=0.9, label=str(number))
+    axis.set_xlabel("seconds")
+    axis.set_title(f"sequences at each endpoint under poolpilot, ρ {cell.load:.2g}, first seed")
+
+
+def _oracle_bars(runs: Runs, file: Path) -> None:
+    cells = [cell for cell in runs.cells if {ORACLE, POOLPILOT} <= set(runs.policies(cell))]
+    ratios = [runs.ratio(cell, POOLPILOT, ORACLE, "ttft_mean_ms").value for cell in cells]
+    figure, axis = plt.subplots(figsize=(12, 4))
+    axis.bar(range(len(cells)), [ratio if math.isfinite(ratio) else 0.0 for ratio in ratios])
+    axis.set_xticks(range(len(cells)), [f"{cell.scenario} {cell.load:.2g}" for cell in cells], rotation=70, fontsize=7)
+    axis.axhline(1.0, color="black", linewidth=0.8)
+    axis.set_title("mean TTFT, poolpilot ÷ greedy oracle (simulated)")
+    figure.tight_layout()
+    figure.savefig(file, dpi=90)
+    plt.close(figure)
