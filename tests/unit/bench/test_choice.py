@@ -16,8 +16,8 @@ from poolpilot_lab.bench.cost.pickers import Scrape
 
 def choice(*cases: str, pickers: tuple[str, ...] = ("poolpilot", "gie-epp"), quick: bool = False) -> Choice:
     return Choice(
-        cases=cases, pickers=pickers, transports=("wire", "grpc"), workers=1, memory_requests=1_000_000, runs=1 if quick else 5,
-        quick=quick, pod_port=8000, epp=None, strict=False,
+        cases=cases, pickers=pickers, transports=("wire", "grpc"), workers=1, memory_requests=1_000_000,
+        runs=1 if quick else 5, quick=quick, pod_port=8000, epp=None, strict=False,
     )  # fmt: skip
 
 
