@@ -56,6 +56,7 @@ class _Client(HttpClient):
         super().__init__(host, port)
         self._still = still
         self._asked = _Asked(still.asked)
+        still.clients.append(self._asked)
 
     @override
     def begin(self, target: str, headers: Mapping[str, str], limits: Limits, done: Done) -> bool:
@@ -85,6 +86,7 @@ class Still:
         self.answer = answer
         self.now_ms = 1_000.0
         self.asked: list[_Asked] = []
+        self.clients: list[_Asked] = []
         self.source = TelemetrySource(
             sink,
             settings=settings,

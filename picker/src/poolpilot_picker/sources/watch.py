@@ -398,6 +398,9 @@ class EndpointWatch:
             if plain == "text/html" or not plain.startswith(("text/", "application/openmetrics-text")):
                 raise FetchError(ErrorKind.CONTENT, f"content-type {plain[:80]!r} is not a metrics page")
             self._good_type = content_type
+        if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+            # We ask for none. What would have to be unpacked may be any size.
+            raise FetchError(ErrorKind.CONTENT, f"content-encoding {coding[:80]!r} was not asked for")
         sample, page = yield from self._reader.steps(response.body, began, everything=everything)
         if not page.series or (self._core and self._core.isdisjoint(page.series)):
             raise FetchError(ErrorKind.NO_FAMILIES, f"none of the families of engine {self._engine.name} on the page")
