@@ -19,11 +19,11 @@ from poolpilot_picker.admin.page import ProcessFacts
 from poolpilot_picker.admin.server import AdminServer
 from poolpilot_picker.admin.views import Readiness
 from poolpilot_picker.config.entrypoints import add_user_plugins
-from poolpilot_picker.config.policies import DEFAULT_POLICY, policy_config
+from poolpilot_picker.config.policies import DEFAULT_POLICY
 from poolpilot_picker.config.reload import ConfigKeeper
 from poolpilot_picker.config.seat import Seat
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
-from poolpilot_picker.config_use import at_start, exchange_settings, pool_settings
+from poolpilot_picker.config_use import at_start, config_text, exchange_settings, pool_settings
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
@@ -32,10 +32,11 @@ from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.flow.shared_pool import SharedPool
 from poolpilot_picker.instruments.metrics import PickerMetrics
-from poolpilot_picker.reloading import ConfigFile, read_text
+from poolpilot_picker.reloading import ConfigFile
 from poolpilot_picker.routing.pipeline import PluginGuard
 from poolpilot_picker.routing.registry import build_profile, default_registry
 from poolpilot_picker.sharing.joining import keep_up, peers_of, share
+from poolpilot_picker.sharing.memory import MOST_ENDPOINTS
 from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.discovery import FileDiscovery
@@ -116,11 +117,12 @@ class Picker:
         """Background tasks that a fault has ended."""
         self._hurry = asyncio.Event()
         self._eds_problem = ""
+        self._left_out = 0
         self._composed = self._listening = False
         self._guard = PluginGuard(log=log.warning)
         plugins = default_registry()
         add_user_plugins(plugins)
-        text, source = _config_text(options)
+        text, source = config_text(options.config_file, options.policy)
         # Only an Envoy that reads our endpoint file is known to take a list; ORIGINAL_DST gateways answer 503 to one.
         listed = LISTED_ENDPOINTS if options.eds_dir is not None else None
         self._keeper = ConfigKeeper(text, plugins, source, self._apply_config, endpoints_named=listed)
@@ -242,6 +244,9 @@ class Picker:
                 "endpoints changed",
                 extra={"added": [one.address for one in added], "removed": [one.address for one in removed]},
             )
+        self._left_out = max(0, len(specs) - len(self.pool.table.wanted()))
+        if self._left_out:
+            log.error("workers cannot share more endpoints", extra={"left_out": self._left_out, "most": MOST_ENDPOINTS})
         if self._reads_telemetry:
             self.telemetry.update(specs)
             self._pushed.update(specs)
@@ -289,6 +294,8 @@ class Picker:
             detail["faults"] = f"ended by a fault, see the log: {', '.join(self._dead)}"
         if self._eds_problem:
             detail["endpoint-file"] = self._eds_problem
+        if self._left_out:
+            detail["workers"] = f"{self._left_out} endpoints are left out: workers can share {MOST_ENDPOINTS}"
         if not self.pool.table.wanted():
             detail["endpoints"] = "the pool has no endpoints: requests are answered 503"
         ready = discovered and not self.draining
@@ -388,10 +395,3 @@ class Picker:
         """Makes `stop` wait no longer."""
         self._hurry.set()
         self.transport.hurry()
-
-
-def _config_text(options: Options) -> tuple[str, str]:
-    """(text, its name in messages)."""
-    if options.config_file is None:
-        return policy_config(options.policy), f"policy {options.policy}"
-    return read_text(options.config_file), str(options.config_file)

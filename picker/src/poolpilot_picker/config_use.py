@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from poolpilot_picker.config.policies import policy_config
 from poolpilot_picker.extproc.exchange import ExchangeSettings
 from poolpilot_picker.flow.pool import PoolSettings
+from poolpilot_picker.reloading import read_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from poolpilot_picker.config.load import LoadedConfig
     from poolpilot_picker.config.settings import PoolPilotSettings
 
@@ -44,3 +48,10 @@ def exchange_settings(config: LoadedConfig) -> ExchangeSettings:
         strip_headers=settings.strip_request_headers,
         max_body_bytes=settings.limits.max_body_bytes,
     )
+
+
+def config_text(file: Path | None, policy: str) -> tuple[str, str]:
+    """(text, its name in messages) of the configuration file, else of the ready-made policy. Raises ConfigurationError."""
+    if file is None:
+        return policy_config(policy), f"policy {policy}"
+    return read_text(file), str(file)

@@ -77,7 +77,7 @@ async def endpoint_rows(pool: Pool, now: float) -> list[EndpointRow]:
                 name=endpoint.spec.name,
                 engine=endpoint.spec.engine,
                 draining=endpoint.draining,
-                in_flight=float(table.requests[slot]),
+                in_flight=float(table.account.requests[slot]),
                 foreign=float(load.foreign[slot]),
                 running=_known(table.running[slot]),
                 waiting=_known(table.waiting[slot]),
