@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 def built(module: Path, package: str = ".") -> Path:
     """The program of a package of `module`; built if it is not in the cache. Skips the test where there is no Go."""
     with skipped_without_go():
-        return asyncio.run(gotools.built(gotools.GoProgram(module, package)))
+        # A thread, for tests and fixtures that run on an event loop already.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(gotools.built(gotools.GoProgram(module, package)))).result()
 
 
 @contextlib.contextmanager

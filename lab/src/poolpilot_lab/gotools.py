@@ -77,7 +77,8 @@ class _Module(msgspec.Struct, rename="pascal"):
 
 def cache_folder() -> Path:
     """Where built programs are kept: $XDG_CACHE_HOME or ~/.cache, then poolpilot/go. Anything in it may be deleted."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "poolpilot" / "go"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base.absolute() / "poolpilot" / "go"
 
 
 async def built(program: GoProgram, say: Callable[[str], None] | None = None) -> Path:

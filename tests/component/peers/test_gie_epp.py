@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp.web
@@ -16,7 +17,6 @@ from poolpilot_lab.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HOSTS = ("127.0.1.1", "127.0.1.2")
 
@@ -72,12 +72,13 @@ async def placed(plane: DataPlane, text: str) -> str:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("built_gie_epp")
-async def test_it_picks_among_the_endpoints_by_their_load(tmp_path: Path) -> None:
+async def test_it_picks_among_the_endpoints_by_their_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     [port] = free_ports(1, HOSTS[0])
     endpoints = [f"{host}:{port}" for host in HOSTS]
     busy, idle = Server(waiting=9), Server(waiting=0)
     async with serving(busy, HOSTS[0], port), serving(idle, HOSTS[1], port):
-        async with gie_epp(endpoints, refresh_ms=50, workdir=tmp_path) as picker, DataPlane(picker.port) as plane:
+        async with gie_epp(endpoints, refresh_ms=50, workdir=Path("work")) as picker, DataPlane(picker.port) as plane:
             [pid] = picker.pids
             assert b"epp" in (await asyncio.to_thread(_command, pid)) and picker.log.exists()
             await asyncio.gather(busy.believed(), idle.believed())

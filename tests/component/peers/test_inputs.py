@@ -43,12 +43,13 @@ async def test_a_binary_that_is_not_there(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_binary_that_ends_shows_its_flags_and_log(tmp_path: Path) -> None:
-    binary = tmp_path / "epp"
+async def test_a_binary_that_ends_shows_its_flags_and_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    binary = Path("epp")
     binary.write_text('#!/bin/sh\necho "asked for $*" >&2; exit 3\n')
     binary.chmod(0o700)
     with pytest.raises(ProcessError, match="exit code 3") as caught:
-        async with llm_d_epp(binary, PAIR, refresh_ms=100, workdir=tmp_path / "work"):
+        async with llm_d_epp(binary, PAIR, refresh_ms=100, workdir=Path("work")):
             pass
     assert "--refresh-metrics-interval=100ms" in str(caught.value)
     config_file = next(word for word in str(caught.value).split() if word.startswith("--config-file="))

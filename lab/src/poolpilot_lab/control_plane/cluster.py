@@ -176,7 +176,7 @@ async def control_plane(
 
 def _new_folder(workdir: Path) -> Path:
     workdir.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="control-plane-", dir=workdir))
+    return Path(tempfile.mkdtemp(prefix="control-plane-", dir=workdir)).resolve()
 
 
 def _etcd_argv(called: Programs, folder: Path, host: str, port: int) -> list[str]:
