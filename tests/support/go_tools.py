@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 def built(module: Path, package: str = ".") -> Path:
     """The program of a package of `module`; built if it is not in the cache. Skips the test where there is no Go."""
-    with skipped_without_go():
-        # A thread, for tests and fixtures that run on an event loop already.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(lambda: asyncio.run(gotools.built(gotools.GoProgram(module, package)))).result()
+    # A thread, for tests and fixtures that run on an event loop already.
+    with skipped_without_go(), ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(gotools.built(gotools.GoProgram(module, package)))).result()
 
 
 @contextlib.contextmanager
