@@ -51,7 +51,7 @@ def exchange_settings(config: LoadedConfig) -> ExchangeSettings:
 
 
 def config_text(file: Path | None, policy: str) -> tuple[str, str]:
-    """(text, its name in messages) of the configuration file, else of the ready-made policy. Raises ConfigurationError."""
+    """The file's text or the ready-made policy's, with its name in messages. Raises ConfigurationError."""
     if file is None:
         return policy_config(policy), f"policy {policy}"
     return read_text(file), str(file)
