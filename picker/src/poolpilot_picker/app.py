@@ -326,6 +326,8 @@ class Picker:
             telemetry_errors=dict(stats.errors),
             telemetry_remarks=dict(stats.remarks),
             telemetry_polls=stats.polls,
+            telemetry_busy_s=stats.busy_s,
+            telemetry_overdue_ms=stats.overdue_ms,
             engine_restarts=stats.restarts,
             discovery_failures=self._discovery.status.failures if self._discovery else 0,
         )

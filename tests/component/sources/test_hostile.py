@@ -1,4 +1,4 @@
-"""Endpoints that send too much, too little, too slowly or for ever: bounded time and memory, and nobody else is hurt."""
+"""Endpoints that send too much, too little, too slowly or for ever cost bounded time and memory, and nobody else."""
 
 import asyncio
 import contextlib

@@ -88,6 +88,8 @@ class ProcessFacts(NamedTuple):
     telemetry_errors: Mapping[str, int]
     telemetry_remarks: Mapping[str, int]
     telemetry_polls: int
+    telemetry_busy_s: float
+    telemetry_overdue_ms: float
     engine_restarts: int
     discovery_failures: int
 
@@ -160,6 +162,14 @@ def _process(facts: ProcessFacts) -> Iterator[Metric]:
         "llm_d_epp_extproc_streams", "ext_proc streams that have ended, by gRPC code", "code", facts.streams_ended
     )
     yield _counter("poolpilot_telemetry_polls", "Reads of engine telemetry", facts.telemetry_polls)
+    yield _counter(
+        "poolpilot_telemetry_busy_seconds", "Time of the event loop taken by telemetry", facts.telemetry_busy_s
+    )
+    yield GaugeMetricFamily(
+        "poolpilot_telemetry_overdue_seconds",
+        "How long the read of an endpoint that waits longest is due; above the interval: read less often than wanted",
+        value=facts.telemetry_overdue_ms / 1000.0,
+    )
     yield _counter("poolpilot_engine_restarts", "Engine restarts seen", facts.engine_restarts)
     yield _counter("poolpilot_discovery_failures", "Endpoint lists refused", facts.discovery_failures)
     yield _counters(
