@@ -39,7 +39,7 @@ def main() -> None:
     if options.keep is not None:
         keep(options.target, folder, options.keep)
         return
-    for number, data in enumerate(fuzz_targets.corpus(options.target) or fuzz_targets.beginnings(options.target)):
+    for number, data in enumerate(fuzz_targets.corpus(options.target) + fuzz_targets.beginnings(options.target)):
         (folder / f"begin-{number}").write_bytes(data)
     flags = [f"-max_total_time={options.seconds}", "-timeout=10", "-rss_limit_mb=4000", "-print_final_stats=1"]
     flags += [f"-artifact_prefix={options.work}/{options.target}-", "-max_len=4096", "-verbosity=0"]

@@ -331,10 +331,9 @@ def corpus(target: str) -> list[bytes]:
 
 def beginnings(target: str) -> list[bytes]:
     """Inputs to begin with where there is no corpus."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
     exchanges = [
-        b"".join(
-            DataPlane(request=request, response=response).exchange(1, chunks=2, body=b'{"model":"m"}', reset=reset)
-        )
+        b"".join(DataPlane(request=request, response=response).exchange(1, chunks=2, body=body, reset=reset))
         for request, response in ((DUPLEX, DUPLEX), (BUFFERED_PARTIAL, NONE))
         for reset in ("head", "body", "answer", "end")
     ]
