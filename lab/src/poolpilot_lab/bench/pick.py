@@ -1,15 +1,16 @@
-"""What one decision costs: time of `Pool.place` + `Pool.finish` with the default policy, by number of endpoints.
+"""What one decision costs: time of `Pool.place` + `Pool.finish` with the default policy, compiled and in the reference.
 
-Run `python -m poolpilot_lab.bench.pick` (options: --endpoints, --blocks, --requests). The pool is in a steady state:
-every endpoint has `--in-flight` requests of ours and a fresh sample. `shared`: prompts of which the first three
-quarters are one of 40 common beginnings; `new`: prompts that nobody sent before; `adapter`: as `shared`, for one of
-eight adapters. The last column is the time of one addition of two arrays with four elements, measured in between: what
-the machine is worth at that moment.
+Run `python -m poolpilot_lab.bench.pick` (options: --endpoints, --blocks, --requests, --cores). The pool is in a steady
+state: 200 requests of ours are in flight, at least one for each endpoint, and samples are fresh. `shared`: prompts of
+which the first three quarters are one of 40 common beginnings; `new`: prompts that nobody sent before; `adapter`: as
+`shared`, for one of eight adapters. The cores take turns. The last column is the time of one addition of two arrays
+with four elements, measured in between: what the machine is worth at that moment.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import random
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from poolpilot_picker import compiled
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Placement, Pool
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain, RequestKind
@@ -33,6 +35,9 @@ BLOCK_TOKENS: Final = 64
 KV_TOKENS: Final = 200_000
 ADAPTERS: Final = tuple(f"adapter-{index}" for index in range(8))
 CASES: Final = ("shared", "new", "adapter")
+CORES: Final = ("compiled", "reference")
+IN_FLIGHT: Final = 200
+TURNS: Final = 5
 FILLED_UP_TO: Final = 100
 """Pools up to this size start with full prefix indexes, so that what is inserted evicts."""
 
@@ -40,7 +45,9 @@ FILLED_UP_TO: Final = 100
 class Bench:
     """A busy pool and a stream of requests for it; the clock is the bench's own."""
 
-    def __init__(self, endpoints: int, blocks: int, in_flight: int, seed: int = 1) -> None:
+    def __init__(self, endpoints: int, blocks: int, core: str = CORES[0], seed: int = 1) -> None:
+        compiled.in_force = compiled.load() if core == CORES[0] else None
+        in_flight = max(1, IN_FLIGHT // endpoints)
         self._rng = random.Random(seed)
         self._blocks = blocks
         self._now = 1_000_000.0
@@ -114,39 +121,45 @@ def _quantile(values: Iterable[float], share: float) -> float:
 
 
 def rows(
-    endpoints: Sequence[int], blocks: int, in_flight: int, requests: int
-) -> Iterator[tuple[int, str, list[float]]]:
-    """(endpoints, case, [place median, finish median, both: best tenth, median, p99, addition median]), times in µs."""
+    endpoints: Sequence[int], blocks: int, cores: Sequence[str], requests: int
+) -> Iterator[tuple[int, str, str, list[float]]]:
+    """(endpoints, case, core, [place median, finish median, both: best tenth, median, p99, addition median]), in µs."""
     for count in endpoints:
-        bench = Bench(count, blocks, in_flight)
+        benches = {core: Bench(count, blocks, core) for core in cores}
+        # As the picker does once it is ready.
+        gc.collect()
+        gc.freeze()
         for case in CASES:
-            bench.run(case, requests // 4)
-            times = bench.run(case, requests)
-            both = [place + finish for place, finish, _ in times]
-            yield (
-                count,
-                case,
-                [
-                    _quantile((place for place, _, _ in times), 0.5),
-                    _quantile((finish for _, finish, _ in times), 0.5),
+            times: dict[str, list[tuple[float, float, float]]] = {core: [] for core in cores}
+            for turn in range(TURNS + 1):
+                for core, bench in benches.items():
+                    taken = bench.run(case, max(1, requests // TURNS))
+                    times[core] += taken if turn else []
+            for core in cores:
+                both = [place + finish for place, finish, _ in times[core]]
+                figures = [
+                    _quantile((place for place, _, _ in times[core]), 0.5),
+                    _quantile((finish for _, finish, _ in times[core]), 0.5),
                     *(_quantile(both, share) for share in (0.1, 0.5, 0.99)),
-                    _quantile((reference for _, _, reference in times), 0.5),
-                ],
-            )
+                    _quantile((reference for _, _, reference in times[core]), 0.5),
+                ]
+                yield count, case, core, figures
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--endpoints", type=int, nargs="+", default=[4, 100, 1000])
-    parser.add_argument("--blocks", type=int, default=64, help="blocks of a prompt's prefix chain")
-    parser.add_argument("--in-flight", type=int, default=4, help="requests in flight per endpoint")
+    parser.add_argument("--blocks", type=int, default=128, help="blocks of a prompt's prefix chain")
     parser.add_argument("--requests", type=int, default=2000, help="requests per row")
+    parser.add_argument("--cores", nargs="+", choices=CORES, default=list(CORES))
     options = parser.parse_args()
-    print("all in µs        place  finish    both, best tenth / median / p99    a + b")
-    for count, case, times in rows(options.endpoints, options.blocks, options.in_flight, options.requests):
+    print("all in µs                 place  finish    both, best tenth / median / p99    a + b")
+    for count, case, core, times in rows(options.endpoints, options.blocks, options.cores, options.requests):
         place, finish, best, median, late, addition = times
-        print(f"{count:5} {case:8}{place:8.1f}{finish:8.1f}{best:16.1f}{median:8.1f}{late:8.1f}{addition:11.2f}")
+        print(
+            f"{count:5} {case:8} {core:10}{place:8.1f}{finish:8.1f}{best:16.1f}{median:8.1f}{late:8.1f}{addition:11.2f}"
+        )
 
 
 if __name__ == "__main__":
