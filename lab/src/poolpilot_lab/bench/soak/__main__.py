@@ -25,7 +25,10 @@ def said(part: Part) -> str:
         f"failed {sum(part.failed.values()):,}, still booked or open {part.left or 'nothing'}, "
         f"exit code {part.exit_code}"
     )
-    memory = f"  memory {part.rss_mb:,.1f} MB, after warm-up {part.slope_bytes:+,.1f} bytes per exchange"
+    memory = (
+        f"  memory {part.rss_mb:,.1f} MB, at most {part.most_rss_mb:,.1f} MB, after warm-up {part.slope_bytes:+,.1f} "
+        f"bytes per exchange; processes replaced {part.processes_replaced}"
+    )
     lines = [head, body, memory]
     lines += [f"  failed {count:,} ×: {why}" for why, count in part.failed.items()]
     lines += [f"  log: {line}" for line in part.complaints[:20]]
@@ -45,14 +48,25 @@ def main(argv: list[str]) -> int:
     add("--seed", type=int, default=1)
     add("--tls-cert", type=Path, metavar="FILE", help="with --tls-key: a tenth of the exchanges goes over TLS")
     add("--tls-key", type=Path, metavar="FILE")
+    add("--recycle-rss-mb", type=int, metavar="MB", help="the picker's flag of that name")
+    add("--behind-envoy", type=int, default=0, metavar="N", help="as many more by clients of a real Envoy (default 0)")
     add("--out", type=Path, metavar="DIR", help="for logs and results.json (default: a temporary folder)")
     options = parser.parse_args(argv)
     if options.requests < 1:
         parser.error(f"--requests is {options.requests}; allowed is 1 or more")
+    if options.behind_envoy < 0:
+        parser.error(f"--behind-envoy is {options.behind_envoy}; allowed is 0 or more")
     if (options.tls_cert is None) != (options.tls_key is None):
         parser.error("--tls-cert and --tls-key go together")
     tls = (options.tls_cert, options.tls_key) if options.tls_cert is not None else None
-    plan = Plan(requests=options.requests, transport=options.transport, seed=options.seed, tls=tls)
+    plan = Plan(
+        requests=options.requests,
+        transport=options.transport,
+        seed=options.seed,
+        tls=tls,
+        recycle_rss_mb=options.recycle_rss_mb,
+        behind_envoy=options.behind_envoy,
+    )
     with tempfile.TemporaryDirectory(prefix="poolpilot-soak-") as temporary:
         folder = options.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

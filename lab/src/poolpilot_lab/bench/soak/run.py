@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from poolpilot_lab.bench.cost.pages import MODELS
+from poolpilot_lab.bench.soak.behind import play_behind_envoy
 from poolpilot_lab.bench.soak.plane import Manner, Plane, Tally
 from poolpilot_lab.bench.soak.pods import pods
 from poolpilot_lab.bench.soak.scripts import Script, bank
-from poolpilot_lab.bench.soak.watch import AdminPages, Memory, complaints
+from poolpilot_lab.bench.soak.watch import AdminPages, Memory, complaints, total
 from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
 MANNERS: Final = (
@@ -50,8 +51,10 @@ class Plan:
     scripts: int = 400
     endpoints: int = 4
     tls: tuple[Path, Path] | None = None
-    flags: tuple[str, ...] = ()
-    """More flags for the picker."""
+    recycle_rss_mb: int | None = None
+    """The picker's flag of that name."""
+    behind_envoy: int = 0
+    """Further exchanges, by clients of a real Envoy."""
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -72,6 +75,9 @@ class Part(msgspec.Struct, kw_only=True):
     scripts: dict[str, int]
     replies: int
     rss_mb: float
+    """At the end. Of all its processes, where it has several."""
+    most_rss_mb: float
+    processes_replaced: int
     slope_bytes: float
     """Resident memory per exchange after warm-up; NaN in a run too short to tell."""
     samples: list[tuple[int, int]]
@@ -85,12 +91,24 @@ class Part(msgspec.Struct, kw_only=True):
 async def soak(plan: Plan, folder: Path) -> list[Part]:
     """Plays it; logs go to `folder`."""
     scripts = bank(plan.seed, plan.scripts, plan.broken_share, MODELS)
+    rng = random.Random(plan.seed)
+    secured = plan.requests // 10 if plan.tls is not None else 0
+
+    async def directly(tally: Tally, port: int) -> None:
+        await _play(tally, scripts, port, rng, tls=False)
+
+    async def over_tls(tally: Tally, port: int) -> None:
+        await _play(tally, scripts, port, rng, tls=True)
+
+    async def behind(tally: Tally, port: int) -> None:
+        await play_behind_envoy(tally, port, MODELS, plan.broken_share, rng, folder)
+
     async with pods(plan.endpoints) as addresses:
-        parts = []
-        secured = plan.requests // 10 if plan.tls is not None else 0
-        parts.append(await _part("plain", plan, plan.requests - secured, scripts, addresses, folder, None))
-        if plan.tls is not None:
-            parts.append(await _part("tls", plan, secured, scripts, addresses, folder, plan.tls))
+        parts = [await _part("plain", plan, plan.requests - secured, directly, addresses, folder, None)]
+        if secured:
+            parts.append(await _part("tls", plan, secured, over_tls, addresses, folder, plan.tls))
+        if plan.behind_envoy:
+            parts.append(await _part("behind Envoy", plan, plan.behind_envoy, behind, addresses, folder, None))
     return parts
 
 
@@ -98,12 +116,12 @@ async def _part(
     name: str,
     plan: Plan,
     requests: int,
-    scripts: list[Script],
+    play: Callable[[Tally, int], Awaitable[None]],
     addresses: Sequence[str],
     folder: Path,
     tls: tuple[Path, Path] | None,
 ) -> Part:
-    log = folder / f"{name}.log"
+    log = folder / f"{name.replace(' ', '-')}.log"
     argv = [
         sys.executable, "-m", "poolpilot_picker",
         "--listen", "127.0.0.1:0",
@@ -112,23 +130,26 @@ async def _part(
         "--endpoints", ",".join(addresses),
         "--log-level", "warning",
         "--print-ready",
-        *plan.flags,
     ]  # fmt: skip
+    if plan.recycle_rss_mb is not None:
+        argv += ["--recycle-rss-mb", str(plan.recycle_rss_mb)]
     if tls is not None:
         argv += ["--tls-cert", str(tls[0]), "--tls-key", str(tls[1])]
     tally = Tally(wanted=requests)
-    async with Child(name, argv, log=log, out=folder / f"{name}.out") as child:
+    async with Child(name, argv, log=log, out=log.with_suffix(".out")) as child:
         said = msgspec.json.decode(await child.line(30.0))
         memory = Memory(child.pid, lambda: tally.done)
         watching = asyncio.ensure_future(memory.watch())
         began = time.monotonic()
-        await _play(tally, scripts, said["port"], random.Random(plan.seed), tls)
+        await play(tally, said["port"])
         seconds = time.monotonic() - began
         memory.sample()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         # Only now: the metrics page takes memory of its own.
-        left = await AdminPages(said["admin_port"]).left(SETTLE_S)
+        admin = AdminPages(said["admin_port"])
+        left = await admin.left(SETTLE_S)
+        replaced = int(total(await admin.metrics(), "poolpilot_worker_restarts_total"))
         exit_code = await child.stop(grace_s=SETTLE_S)
     return Part(
         name=name,
@@ -144,18 +165,18 @@ async def _part(
         scripts=dict(tally.scripts),
         replies=tally.replies,
         rss_mb=memory.samples[-1][1] / 1e6,
+        most_rss_mb=max(rss for _, rss in memory.samples) / 1e6,
+        processes_replaced=replaced,
         slope_bytes=memory.slope(int(WARM_UP * requests)),
         samples=memory.samples,
     )
 
 
-async def _play(
-    tally: Tally, scripts: list[Script], port: int, rng: random.Random, tls: tuple[Path, Path] | None
-) -> None:
+async def _play(tally: Tally, scripts: list[Script], port: int, rng: random.Random, *, tls: bool) -> None:
     """One connection of each manner at a time, until all exchanges are over. Nothing ending for STALL_S ends it too."""
     context = None
-    if tls is not None:
-        context = ssl.create_default_context(cafile=str(tls[0]))
+    if tls:
+        context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_alpn_protocols(["h2"])
     players = [asyncio.ensure_future(_player(one, tally, scripts, port, rng, context)) for one in MANNERS]

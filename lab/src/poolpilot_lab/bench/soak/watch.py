@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import msgspec
 
+from poolpilot_lab.bench.cost import machine
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 EVERY_S: Final = 0.25
 NOTHING_LEFT: Final = (
@@ -23,16 +25,8 @@ NOTHING_LEFT: Final = (
 """Metrics that are 0 when every exchange is over."""
 
 
-def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise ProcessLookupError(pid)
-
-
 class Memory:
-    """Samples of (exchanges done, bytes)."""
+    """Samples of (exchanges done, resident bytes of a process and of those that it started)."""
 
     def __init__(self, pid: int, done: Callable[[], int]) -> None:
         self._pid = pid
@@ -41,7 +35,7 @@ class Memory:
 
     def sample(self) -> None:
         """One more."""
-        self.samples.append((self._done(), rss_bytes(self._pid)))
+        self.samples.append((self._done(), machine.rss_bytes(machine.tree([self._pid]))))
 
     async def watch(self) -> None:
         """Until cancelled."""
