@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 PRECISION: Final = 1.04
 """Ratio of the rates between which the search ends."""
-STEP: Final = 1.25
-HOPELESS: Final = 100.0
+STEP: Final = 1.12
+HOPELESS: Final = 40.0
 """Waiting sequences per endpoint from which on nobody need look further."""
 GROWTH: Final = 1.5
 FIXED: Final = 1.0

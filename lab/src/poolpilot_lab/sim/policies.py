@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.baselines.base import strict
 from poolpilot_lab.sim.oracle import CentralQueue, Oracle
 from poolpilot_lab.sim.pool_router import PoolRouter
+from poolpilot_lab.sim.trip import POOLPILOT
+from poolpilot_lab.sim.variants import ALL, Variant
 from poolpilot_picker.config.step_models import GENERIC, StepModel
 from poolpilot_picker.routing.pipeline import Profile
-from poolpilot_picker.routing.predicted_finish import PredictedFinishParameters, PredictedFinishPicker
+from poolpilot_picker.routing.predicted_finish import PredictedFinishPicker
 
 if TYPE_CHECKING:
+    from poolpilot_lab.engine.model import Accelerator
     from poolpilot_lab.engine.model import Profile as EngineProfile
     from poolpilot_lab.sim.router import Router
     from poolpilot_lab.sim.world import World
     from poolpilot_picker.state.endpoints import EndpointSpec
 
-POOLPILOT: Final = "poolpilot"
 ORACLE: Final = "oracle"
 CENTRAL_QUEUE: Final = "central-queue"
 REFERENCES: Final = (ORACLE, CENTRAL_QUEUE)
-
-Knowledge = Literal["generic", "profile"]
-"""What the policy is given of the engines' coefficients: one generic prior for all, or each endpoint's published
-profile (never the hidden factors)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """How poolpilot is configured in a run."""
-
-    knowledge: Knowledge = "generic"
-    first_tokens: bool = False
-    """Sees the first token of every answer (response bodies streamed), not of a sample."""
-    parameters: PredictedFinishParameters = field(default_factory=PredictedFinishParameters)
 
 
 def names() -> list[str]:
@@ -45,13 +34,13 @@ def names() -> list[str]:
 
 
 def make_router(name: str, world: World, seed: int, variant: Variant | None = None) -> Router:
-    """A router of that name for one run. Raises KeyError for an unknown name."""
+    """A router of that name for one run; `variant`: how poolpilot runs, else by the name. Raises KeyError."""
     if name == ORACLE:
         return Oracle(world, seed)
     if name == CENTRAL_QUEUE:
         return CentralQueue(world, seed)
-    if name == POOLPILOT:
-        return _poolpilot(world, seed, variant or Variant())
+    if name in ALL:
+        return _poolpilot(world, seed, variant or ALL[name])
     baseline = BASELINES[name]
     return PoolRouter(
         world,
@@ -63,7 +52,10 @@ def make_router(name: str, world: World, seed: int, variant: Variant | None = No
 
 
 def _poolpilot(world: World, seed: int, variant: Variant) -> Router:
+    world = variant.world(world)
     models = [_published(profile) for profile in world.fleet]
+    if variant.knowledge == "true":
+        models = [_true(engine.accelerator) for engine in world.engines(seed)]
 
     def step_model(spec: EndpointSpec) -> StepModel:
         return GENERIC if variant.knowledge == "generic" else models[int(spec.labels["endpoint"])]
@@ -76,9 +68,22 @@ def _poolpilot(world: World, seed: int, variant: Variant) -> Router:
             guard=strict(),
         ),
         seed,
+        variant=variant,
         first_tokens=variant.first_tokens,
         counts_pickers=True,
         step_model=step_model,
+    )
+
+
+def _true(accelerator: Accelerator) -> StepModel:
+    published = _published(accelerator.profile)
+    return msgspec.structs.replace(
+        published,
+        step_ms=published.step_ms * accelerator.decode_factor,
+        sequence_ms=published.sequence_ms * accelerator.decode_factor,
+        context_ms=published.context_ms * accelerator.decode_factor,
+        token_ms=published.token_ms * accelerator.prefill_factor,
+        token2_ms=published.token2_ms * accelerator.prefill_factor,
     )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.sim.baselines.base import Learner, RulePicker
 from poolpilot_lab.sim.trip import Fate
+from poolpilot_lab.sim.variants import PLAIN, ExactCache, TrueLengths, Variant
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Pool, PoolSettings
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain, RequestKind
@@ -40,14 +41,17 @@ class PoolRouter:
         policy: Callable[[], Profile],
         seed: int,
         *,
+        variant: Variant = PLAIN,
         scrape_ms: float = 200.0,
         first_tokens: bool = False,
         counts_pickers: bool = False,
         step_model: Callable[[EndpointSpec], StepModel] | None = None,
     ) -> None:
-        """first_tokens: the policy's peer sees the first token of every answer, not only of sampled ones.
-        counts_pickers: the policy knows how many pickers there are. step_model: coefficients given to the policy."""
+        """variant: what poolpilot knows besides. first_tokens: the policy's peer sees the first token of every answer,
+        not only of sampled ones. counts_pickers: the policy knows how many pickers there are. step_model: coefficients
+        given to the policy."""
         self._world = world
+        self._variant = variant
         self._scrape_ms = world.scrape_ms or scrape_ms
         self._first_tokens = first_tokens
         draw = random.Random(f"{seed}/tokens")
@@ -70,6 +74,9 @@ class PoolRouter:
         ]
         self._addresses = [f"10.0.{e >> 8}.{e & 255}:8000" for e in range(len(world.fleet))]
         self._index = {address: endpoint for endpoint, address in enumerate(self._addresses)}
+        if variant.true_lengths:
+            for pool in self.pools:
+                pool.lengths = TrueLengths()
         ends = [float(world.block_tokens * (block + 1)) for block in range(4_096)]
         self._ends: list[float] = ends
 
@@ -80,6 +87,10 @@ class PoolRouter:
 
     def start(self, engines: list[Engine], present: list[int], now: float) -> None:
         """Discovery's first word."""
+        if self._variant.exact_cache:
+            for pool in self.pools:
+                exact: Any = ExactCache(pool.prefixes, engines)
+                pool.prefixes = exact
         self.present(present, now)
 
     def present(self, endpoints: list[int], now: float) -> None:
@@ -90,6 +101,8 @@ class PoolRouter:
         ]
         for pool in self.pools:
             added, _ = pool.apply_endpoints(specs)
+            if isinstance(pool.prefixes, ExactCache):
+                pool.prefixes.slots = {known.slot: self._index[known.address] for known in pool.table.wanted()}
             if self._world.adapters:
                 served = ServedModels(base=(BASE_MODEL,), adapters=dict.fromkeys(self._world.adapters, BASE_MODEL))
                 for endpoint in added:
@@ -113,7 +126,7 @@ class PoolRouter:
             stream=True,
             prompt_tokens=tokens,
             text_tokens=text,
-            max_tokens=call.max_tokens,
+            max_tokens=call.output_tokens if self._variant.true_lengths else call.max_tokens,
             prefix=PrefixChain(hashes=call.blocks[:count], ends=[end * scale for end in self._ends[:count]]),  # type: ignore[arg-type]
             tenant=call.tenant,
             priority=call.priority,
@@ -159,6 +172,10 @@ class PoolRouter:
 
     def sampled(self, picker: int, endpoint: int, sample: EngineSample, now: float) -> None:
         """Telemetry arrived."""
+        if not self._variant.telemetry:
+            return
+        if not self._variant.histograms:
+            sample.ttft = sample.inter_token = None
         pool = self.pools[picker]
         known = pool.table.find(self._addresses[endpoint])
         if known is not None:

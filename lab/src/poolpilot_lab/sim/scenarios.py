@@ -23,6 +23,10 @@ _A100: Final = PROFILES["llama-3.1-8b-a100"]
 _L40S: Final = PROFILES["llama-3.1-8b-l40s"]
 
 
+_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "quick_s", "loads", "nominal")
+"""Of a scenario: what changes no run of a given rate and number of requests (the traffic is named apart)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One way of using a pool. Rates in requests/s."""
@@ -57,7 +61,7 @@ class Scenario:
         function: Any = make.func if isinstance(make, partial) else make
         given = [f"{name}={value}" for name, value in bound.items()]
         given += [str(value.stat().st_mtime_ns) for value in bound.values() if isinstance(value, Path)]
-        rest = [getattr(self, part.name) for part in fields(self) if part.name != "traffic"]
+        rest = [getattr(self, part.name) for part in fields(self) if part.name not in _NOT_IN_KEY]
         return f"{function.__module__}.{function.__qualname__} {given} {rest!r}"
 
     def world(self, variation: Variation = HIDDEN) -> World:
@@ -121,7 +125,7 @@ _ALL: Final = (
         summary="shared system prompts that fit the fleet's caches, not one endpoint's",
         traffic=generators.shared_prompts,
         fleet=(_QWEN,) * 8,
-        guess=16.0,
+        guess=15.0,
         warm_share=0.25,
         quick_s=180.0,
         full_s=600.0,
@@ -131,7 +135,7 @@ _ALL: Final = (
         summary="code generation: long contexts that grow turn by turn",
         traffic=generators.coding,
         fleet=(_QWEN,) * 10,
-        guess=2.4,
+        guess=1.4,
         slo=Slo(10_000.0, 100.0),
         block_tokens=256,
         warm_share=0.35,
@@ -143,7 +147,7 @@ _ALL: Final = (
         summary="reasoning: answers of thousands of tokens",
         traffic=streams.reasoning,
         fleet=(_QWEN,) * 8,
-        guess=2.0,
+        guess=1.6,
         slo=Slo(2_000.0, 100.0),
         warm_share=0.35,
         quick_s=900.0,
@@ -176,7 +180,7 @@ _ALL: Final = (
         summary="chat with a tenth of heavy jobs that come in bursts",
         traffic=streams.bimodal,
         fleet=(_H100,) * 8,
-        guess=35.0,
+        guess=56.0,
         slo=Slo(2_000.0, 50.0, {"long-prompt": (10_000.0, 100.0)}),
         warm_share=0.3,
         quick_s=100.0,

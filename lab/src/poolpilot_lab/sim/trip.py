@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Sequence
     from poolpilot_lab.workload.calls import Call
     from poolpilot_picker.flow.pool import Placement
+
+
+POOLPILOT: Final = "poolpilot"
+"""Our policy's name."""
 
 
 class Fate(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.bench.routing.errors import RoutingBenchError
 from poolpilot_lab.bench.routing.execute import Group, RateTask, find_rate, in_parallel, run_group
@@ -15,13 +15,21 @@ from poolpilot_lab.bench.routing.report import report
 from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import Run, Runs
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import ORACLE, POOLPILOT
+from poolpilot_lab.sim.policies import ORACLE
+from poolpilot_lab.sim.trip import POOLPILOT
+from poolpilot_lab.sim.variants import ABLATION, LADDER
 from poolpilot_lab.workload.traces import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from poolpilot_lab.sim.scenarios import Scenario
+
+
+VARIED: Final = {"ladder": tuple(LADDER), "ablation": tuple(ABLATION)}
+"""Tables that compare poolpilot with itself."""
+SAME_WORLD: Final = ("profile", *VARIED)
+"""Tables in the world of `results`: they have its loads."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,8 +47,7 @@ def _bench(options: Options) -> None:
     began = time.monotonic()
     tasks = [
         RateTask(scenario, table, seed, options.out)
-        for table in options.tables
-        if table != "profile"
+        for table in dict.fromkeys("results" if table in SAME_WORLD else table for table in options.tables)
         for scenario in options.scenarios
         for seed in _seeds(options)
     ]
@@ -66,7 +73,7 @@ def _seeds(options: Options) -> range:
 
 def _groups(options: Options, table: str, rates: dict[tuple[str, str, int], float]) -> list[Group]:
     def highest(scenario: Scenario, seed: int) -> float:
-        return rates[scenario.name, "results" if table == "profile" else table, seed]
+        return rates[scenario.name, "results" if table in SAME_WORLD else table, seed]
 
     groups = []
     for scenario in options.scenarios:
@@ -102,6 +109,8 @@ def _loads(options: Options, scenario: Scenario, highest: float) -> list[tuple[f
 
 def _policies(options: Options, table: str) -> tuple[str, ...]:
     """The oracle runs always: rows name its mean."""
+    if table in VARIED:
+        return (*VARIED[table], ORACLE)
     asked = (POOLPILOT,) if table == "profile" else options.policies
     order = [POOLPILOT, *BASELINES, "central-queue", ORACLE]
     return tuple(policy for policy in order if policy in asked or policy == ORACLE)
@@ -112,12 +121,15 @@ def _write(options: Options, runs: dict[str, list[Run]], sources: dict[str, str]
     tables: dict[str, Runs] = {}
     for table, found in runs.items():
         tables[table] = Runs(sorted(found, key=lambda run: (place[run.scenario], run.load, run.seed)))
-        rows = [row for row in tables[table].rows() if row["policy"] in (*options.policies, POOLPILOT)]
+        kept = (*options.policies, *VARIED.get(table, (POOLPILOT,)))
+        rows = [row for row in tables[table].rows() if row["policy"] in kept]
         _write_json(options, table, rows)
     text = report(tables, options.set_name, dict(sorted(sources.items(), key=lambda item: place[item[0]])))
     (options.out / "report.md").write_text(text, encoding="utf-8")
-    draw(tables["results"], options.out)
-    print(f"{options.out}: results.json ({len(tables['results'].runs)} runs), report.md, plots")
+    first = options.tables[0]
+    draw(tables[first], options.out)
+    written = ", ".join(f"{table}.json ({len(runs.runs)} runs)" for table, runs in tables.items())
+    print(f"{options.out}: {written}, report.md, plots")
 
 
 def _write_json(options: Options, table: str, rows: list[dict[str, Any]]) -> None:

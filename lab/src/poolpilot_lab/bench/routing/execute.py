@@ -20,7 +20,9 @@ from poolpilot_lab.sim.capacity import highest_rate
 from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.limits import limits
 from poolpilot_lab.sim.measures import details, row
-from poolpilot_lab.sim.policies import POOLPILOT, Variant, make_router
+from poolpilot_lab.sim.policies import make_router
+from poolpilot_lab.sim.trip import POOLPILOT
+from poolpilot_lab.sim.variants import ALL, PLAIN, PROFILE
 from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
 
 if TYPE_CHECKING:
@@ -33,8 +35,14 @@ Stored = dict[str, Any]
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
-TABLES: Final = {"results": HIDDEN, "identical": IDENTICAL, "profile": HIDDEN}
-"""Table → how engines vary. `results` and `identical`: generic prior; `profile`: published coefficients."""
+TABLES: Final = {
+    "results": HIDDEN,
+    "identical": IDENTICAL,
+    "profile": HIDDEN,
+    "ladder": HIDDEN,
+    "ablation": HIDDEN,
+}
+"""Table → how engines vary. `profile`: published coefficients; `ladder`: more knowledge; `ablation`: a term less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def run_group(group: Group) -> list[Stored]:
     scenario, seed = group.scenario, group.seed
     world = scenario.world(TABLES[group.table])
     traffic = scenario.traffic(group.rate, group.requests, seed)
-    variant = Variant(knowledge="profile" if group.table == "profile" else "generic")
+    known_profile = group.table == "profile"
     known = None
     results = []
     for policy in group.policies:
@@ -118,11 +126,12 @@ def run_group(group: Group) -> list[Stored]:
         file = group.out / "runs" / group.table / scenario.name / name
         stored = load_stored(file, mark)
         if stored is None:
-            router = make_router(policy, world, seed, variant if policy == POOLPILOT else None)
+            router = make_router(policy, world, seed, PROFILE if known_profile and policy == POOLPILOT else None)
             # Nothing in a run makes cycles worth collecting before its end; the collector would take a tenth of it.
             gc.collect()
             gc.disable()
-            record = Simulation(world, traffic, router, seed, scenario.warm_share).run()
+            variant = ALL.get(policy, PLAIN)
+            record = Simulation(variant.world(world), traffic, router, seed, scenario.warm_share).run()
             gc.enable()
             if known is None or traffic.closed:
                 known = limits(record, world, seed)

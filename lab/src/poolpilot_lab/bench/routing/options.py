@@ -36,6 +36,7 @@ class Size:
     """`results` always; `identical` hardware; `profile`: poolpilot knows the published coefficients."""
 
 
+TABLES: Final = ("results", "identical", "profile", "ladder", "ablation")
 SETS: Final = {
     "quick": Size((0.7,), 1, ("results",)),
     "full": Size((0.5, 0.7, 0.9), 5, ("results", "identical", "profile")),
@@ -82,7 +83,7 @@ def parse(argv: Sequence[str]) -> Options:
         policies=_names("--policy", given.policy, policies.names()),
         loads=loads,
         seeds=_whole("--seeds", given.seeds, 1, MOST_SEEDS) if given.seeds is not None else size.seeds,
-        tables=size.tables,
+        tables=_names("--tables", given.tables, TABLES) if given.tables is not None else size.tables,
         requests=(
             _whole("--requests", given.requests, LEAST_REQUESTS, MOST_REQUESTS) if given.requests is not None else None
         ),
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loads", metavar="RHOS", help="comma-separated shares of the highest bearable rate")
     parser.add_argument("--seeds", type=int, metavar="N", help="hidden draws and arrivals per cell")
     parser.add_argument("--requests", type=int, metavar="N", help="of one run (default: the scenario's)")
+    parser.add_argument("--tables", metavar="NAMES", help="comma-separated (default: the set's)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for results")
     return parser

@@ -10,7 +10,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, POOLPILOT
+from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE
+from poolpilot_lab.sim.trip import POOLPILOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, POOLPILOT
+from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE
 from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
+from poolpilot_lab.sim.trip import POOLPILOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 LOSS: Final = 1.05
 """Above this a ratio of latencies is a loss (of goodput: below its inverse)."""
+VARIED: Final = ("ladder", "ablation")
 TITLES: Final = {
     "results": "Hidden speeds (±26 %), poolpilot with the generic prior",
     "identical": "Identical hardware, poolpilot with the generic prior",
     "profile": "Hidden speeds, poolpilot with the published coefficients",
+    "ladder": "Ladder: poolpilot with more knowledge",
+    "ablation": "Ablation: poolpilot with a term less",
 }
 _NAMES: Final = {
     "ttft_p99_ms": "TTFT p99",
@@ -34,13 +39,13 @@ def report(tables: Mapping[str, Runs], set_name: str, sources: Mapping[str, str]
     parts = [_head(tables, set_name)]
     for name, runs in tables.items():
         if runs.runs:
-            parts += [f"## {TITLES[name]}", *_table_parts(runs)]
+            parts += [f"## {TITLES[name]}", *(_varied(runs) if name in VARIED else _table_parts(runs))]
     parts += ["## Sources", _sources(tables, sources)]
     return "\n\n".join(parts) + "\n"
 
 
 def _head(tables: Mapping[str, Runs], set_name: str) -> str:
-    main = tables["results"]
+    main = tables.get("results", Runs([]))
     losses = sum(len(_losses(main, cell)) for cell in main.cells)
     seeds = max((main.seeds(cell) for cell in main.cells), default=0)
     requests = [run.figures["requests"] for run in main.runs]
@@ -84,6 +89,24 @@ def _table_parts(runs: Runs) -> Iterable[str]:
         best = runs.best_baseline(cell)
         if best is not None and POOLPILOT in runs.policies(cell):
             yield _against_best(runs, cell, best)
+
+
+def _varied(runs: Runs) -> Iterable[str]:
+    """Each variant against poolpilot as it is: geometric mean over the cells, and where it differs most."""
+    variants = [policy for policy in runs.policies(runs.cells[0]) if policy not in (POOLPILOT, ORACLE)]
+    rows = []
+    for variant in variants:
+        means = [
+            _short(geometric_mean(runs.ratio(cell, variant, POOLPILOT, name).value for cell in runs.cells))
+            for name in COMPARED
+        ]
+        tails = {cell: runs.ratio(cell, variant, POOLPILOT, "ttft_p99_ms").value for cell in runs.cells}
+        ends = sorted(tails, key=lambda cell: -tails[cell])
+        where = "; ".join(f"{cell.scenario} {cell.load:.2g}: {_short(tails[cell])}" for cell in (ends[0], ends[-1]))
+        rows.append([variant.removeprefix(POOLPILOT), *means, where])
+    cells = ", ".join(f"{cell.scenario} {cell.load:.2g}" for cell in runs.cells)
+    yield f"Variant ÷ poolpilot, geometric mean over {cells}."
+    yield markdown(["variant", *(_NAMES[name] for name in COMPARED), "TTFT p99, highest and lowest"], rows)
 
 
 def _overall(runs: Runs, load: float) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from poolpilot_lab.bench.routing.statistics import Ratio, geometric_mean, paired
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import ORACLE, POOLPILOT
+from poolpilot_lab.sim.policies import ORACLE
+from poolpilot_lab.sim.trip import POOLPILOT
 
 FIELDS: Final = (
     *("scenario", "load", "policy", "seed", "requests", "admitted", "starved"),
