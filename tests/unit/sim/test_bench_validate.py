@@ -1,5 +1,7 @@
 """`poolpilot bench validate`: the table, and what it says of bad files."""
 
+import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,31 @@ def test_bad_rows_are_refused(tmp_path, capsys, text, words):
 def test_an_unknown_engine_is_refused(capsys):
     assert main(["--engine", "none", "--silicon", "x"]) == 2
     assert "neither a file nor a known engine" in capsys.readouterr().err
+
+
+def test_a_published_table_is_printed_beside_the_simulated_one(tmp_path, capsys):
+    table = {
+        "workload": {"ladder_qps_seconds": [[12, 10]]},
+        "runs": [{"id": "theirs", "per_qps": [{"policy": "random", "qps": 12.0, "output_tok_s": 4321.0}]}],
+    }
+    file = tmp_path / "published.json"
+    file.write_text(json.dumps(table))
+    assert main(["--published", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    figures = {
+        lines[n]: lines[n + 1].split()
+        for n in range(len(lines))
+        if lines[n + 1 :] and lines[n + 1].startswith("    12")
+    }
+    assert set(figures) == {"precise", "approximate", "load", "random", "poolpilot (simulated only)"}
+    assert figures["random"][1] == "4,321" and figures["precise"][1] == "–"
+    # Where prefixes are found prompts start soon; where they are not the queue has begun to grow.
+    assert float(figures["precise"][4]) < 0.2 < float(figures["random"][4])
+
+
+def test_a_table_without_its_ladder_is_refused(tmp_path, capsys):
+    file = tmp_path / "published.json"
+    file.write_text("{}")
+    assert main(["--published", str(file)]) == 2
+    assert "ladder_qps_seconds" in capsys.readouterr().err
+    assert main([]) == 2

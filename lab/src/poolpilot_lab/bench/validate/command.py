@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from poolpilot_lab.bench.routing.engine_file import find_engine
 from poolpilot_lab.bench.routing.errors import UsageError
+from poolpilot_lab.bench.validate.published import compare
 from poolpilot_lab.engine.model import Accelerator, Engine, EngineSettings, Sequence
 
 if TYPE_CHECKING:
@@ -39,10 +40,18 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="poolpilot bench validate", description="Time per output token of the engine model against measured rows."
     )
-    parser.add_argument("--engine", required=True, metavar="NAME|FILE", help="a built-in engine or a file of one")
-    parser.add_argument("--silicon", required=True, type=Path, metavar="CSV", help="measured rows")
+    parser.add_argument("--engine", metavar="NAME|FILE", help="a built-in engine or a file of one")
+    parser.add_argument("--silicon", type=Path, metavar="CSV", help="measured rows")
+    parser.add_argument(
+        "--published", type=Path, metavar="FILE", help="a published table of the shared-prompt workload"
+    )
     given = parser.parse_args(argv)
     try:
+        if given.published is not None:
+            compare(given.published)
+            return 0
+        if given.engine is None or given.silicon is None:
+            raise UsageError("needs --engine NAME|FILE and --silicon CSV, or --published FILE")
         profile, rows = find_engine(given.engine), read_rows(given.silicon)
     except UsageError as error:
         print(f"poolpilot bench validate: {error}", file=sys.stderr)
