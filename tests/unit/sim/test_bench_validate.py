@@ -58,11 +58,7 @@ def test_a_published_table_is_printed_beside_the_simulated_one(tmp_path, capsys)
     file.write_text(json.dumps(table))
     assert main(["--published", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    figures = {
-        lines[n]: lines[n + 1].split()
-        for n in range(len(lines))
-        if lines[n + 1 :] and lines[n + 1].startswith("    12")
-    }
+    figures = {name: row.split() for name, row in itertools.pairwise(lines) if row.startswith("    12")}
     assert set(figures) == {"precise", "approximate", "load", "random", "poolpilot (simulated only)"}
     assert figures["random"][1] == "4,321" and figures["precise"][1] == "–"
     # Where prefixes are found prompts start soon; where they are not the queue has begun to grow.
