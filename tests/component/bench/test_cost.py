@@ -86,6 +86,22 @@ def test_short_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_programs
+@pytest.mark.timeout(110)
+def test_two_workers_against_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POOLPILOT_TEST", str(tmp_path))
+    bench = start(tmp_path / "o", "--case", "mix", "--quick", "--workers", "2")
+    said, errors = bench.communicate(timeout=100)
+    assert bench.returncode == 0, said + errors
+    rows = json.loads((tmp_path / "o" / "results.json").read_text())
+    assert [(row["workers"], row["errors"]) for row in rows] == [(1, 0), (2, 0)]
+    one, two = [json.loads(line) for line in (tmp_path / "o" / "details.jsonl").read_text().splitlines()]
+    assert one["worker_shares"] == []
+    assert len(two["worker_shares"]) == 2
+    assert min(two["worker_shares"]) > 0, "each worker is asked"
+    assert nothing_left(str(tmp_path)) == []
+
+
+@needs_programs
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_measured(

@@ -113,3 +113,8 @@ def test_replies_have_bars_too() -> None:
         ("poolpilot wire", "reply, p50 ms", 0.2, True),
         ("poolpilot wire", "reply, p99 ms", 1.5, True),
     ]
+
+
+def test_streams_are_spread_evenly() -> None:
+    assert [(bar.value, bar.holds) for bar in bars([], [], 1.2)] == [(1.2, True)]
+    assert [(bar.value, bar.holds) for bar in bars([], [], 1.21)] == [(1.21, False)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from poolpilot_lab.bench.cost.measure import Reading, between, joined, per_request_us, slope
+from poolpilot_lab.bench.cost.measure import Reading, between, joined, per_request_us, shares, slope
 from poolpilot_lab.bench.cost.tools import LoadResult, Quantiles
 
 
@@ -38,3 +38,10 @@ def test_segments_are_joined() -> None:
     whole = joined([segment(10, 1.0, {"a": 1}), segment(20, 3.0, {"a": 1, "b": 2}), segment(30, 2.0, {})])
     assert (whole.count, whole.errors, whole.reasons, whole.seconds) == (60, 4, {"a": 2, "b": 2}, 6.0)
     assert (whole.latency_ms.p50, whole.latency_ms.p99, whole.late_p99_ms) == (2.0, 20.0, 3.0)
+
+
+def test_shares_of_workers() -> None:
+    assert shares({"0": 10.0, "1": 5.0}, {"0": 40.0, "1": 75.0}) == pytest.approx((0.3, 0.7))
+    assert shares({}, {"0": 1.0, "1": 1.0}) == (0.5, 0.5)
+    assert shares({"0": 3.0}, {"0": 3.0}) == ()
+    assert shares({}, {}) == ()

@@ -20,6 +20,8 @@ _BEST_STREAM: Final = 0.05
 _ENVOY: Final = 1.05
 _WORKERS: Final = 1.1
 """Of the CPU per request with one worker."""
+_UNEVEN: Final = 1.2
+"""Times its even share of the streams that a worker may have: 40 to 60 % with two."""
 _PICK_P99_MS: Final = {100: 0.3, 1_000: 1.0}
 _IDLE_CORES: Final = {Scrape.FULL: 0.15, Scrape.ADAPTIVE: 0.04}
 _IDLE_ENDPOINTS: Final = 100
@@ -45,13 +47,15 @@ class Bar:
         return self.value <= self.most
 
 
-def bars(groups: Sequence[Group], replies: Sequence[Replies] = ()) -> list[Bar]:
-    """Every promise that these figures say something about."""
+def bars(groups: Sequence[Group], replies: Sequence[Replies] = (), most_streams: float | None = None) -> list[Bar]:
+    """Every promise that these figures say something about. `most_streams`: of one worker, ÷ an even share."""
     found = [bar for group in groups if group.picker == POOLPILOT for bar in _of(group, groups)]
     ours = (one for one in replies if one.picker == POOLPILOT)
     found += [
         Bar(f"reply, {name} ms", one.who, most, one.median(name)) for one in ours for name, most in _REPLY_MS.items()
     ]
+    if most_streams is not None:
+        found.append(Bar("busiest worker, streams ÷ even share", POOLPILOT, _UNEVEN, most_streams))
     return found
 
 

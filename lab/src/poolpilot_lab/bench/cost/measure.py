@@ -13,11 +13,12 @@ from msgspec.structs import asdict, replace
 
 from poolpilot_lab.bench.cost import machine, probe
 from poolpilot_lab.bench.cost.cases import CHUNK_MS, CHUNKS, NO_PICKER
+from poolpilot_lab.bench.cost.pickers import streams_by_worker
 from poolpilot_lab.bench.cost.rows import Row
 from poolpilot_lab.bench.cost.tools import LoadResult, Quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from poolpilot_lab.bench.cost.cases import Trial
     from poolpilot_lab.bench.cost.stage import Entry
@@ -79,6 +80,8 @@ class Measured:
     row: Row
     clients: LoadResult | None
     reply: ProbeResult | None = None
+    shares: tuple[float, ...] = ()
+    """Of the run's streams, by worker, where there are several."""
 
 
 async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -> Measured:
@@ -94,6 +97,7 @@ async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -
         idle = between(before, idle_end)
         if trial.load is None:
             return Measured(row(trial, entry, run, idle, None, None), None)
+        first = await _streams(entry)
         result, memory = await _play(trial, trial.load, entry, generator, run)
         used = between(idle_end, await read(entry))
         figures = row(trial, entry, run, idle, used, result, slope(memory))
@@ -101,7 +105,17 @@ async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -
         if trial.probes and entry.picker is not None:
             asked = probe.spec(entry.picker.ports[0], entry.endpoints[0], trial.load.rate, trial.probes, run)
             reply = await generator.probe(asked)
-        return Measured(figures, result, reply)
+        return Measured(figures, result, reply, shares(first, await _streams(entry)))
+
+
+async def _streams(entry: Entry) -> dict[str, float]:
+    return await streams_by_worker(entry.picker) if entry.picker is not None else {}
+
+
+def shares(first: Mapping[str, float], last: Mapping[str, float]) -> tuple[float, ...]:
+    """Of what was counted from one to the other, by worker; empty if nothing was."""
+    counted = [last[worker] - first.get(worker, 0.0) for worker in sorted(last)]
+    return tuple(count / sum(counted) for count in counted) if sum(counted) > 0 else ()
 
 
 async def _play(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ class Detail(msgspec.Struct, kw_only=True):
     """What the load generator saw. `late_p99_ms` says how late it was itself."""
     reply: ProbeResult | None
     """Of the picker without an Envoy, where that was asked."""
+    worker_shares: tuple[float, ...]
+    """Of the streams, by worker, where there are several."""
 
 
 class Outputs:
@@ -51,6 +54,7 @@ class Outputs:
         self._began = time.monotonic()
         self._notes: list[str] = []
         self._replies: dict[tuple[str, str | None, int], list[ProbeResult]] = {}
+        self._shares: list[float] = []
         self._loads: list[float] = [machine.load_average[0]]
         older = self._results.begin()
         self._details.write_bytes(b"")
@@ -79,10 +83,13 @@ class Outputs:
             load_average=load,
             clients=clients,
             reply=measured.reply,
+            worker_shares=measured.shares,
         )
         with self._details.open("ab") as file:
             file.write(msgspec.json.encode(detail) + b"\n")
         print(line(row, contestant, seconds), flush=True)
+        if measured.shares:
+            self._shares.append(max(measured.shares) * len(measured.shares))
         if measured.reply is not None:
             self._replies.setdefault((row.picker, row.transport, row.workers), []).append(measured.reply)
         if clients is not None and clients.errors:
@@ -101,6 +108,7 @@ class Outputs:
             max(self._loads),
             tuple(self._notes),
             [Replies(*who, replies) for who, replies in self._replies.items()],
+            statistics.median(self._shares) if self._shares else None,
         )
         plots = draw(rows, self._folder)
         target = self._folder / "report.md"

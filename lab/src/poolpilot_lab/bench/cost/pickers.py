@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+import aiohttp
 import msgspec
 
 from poolpilot_lab.bench.cost import peers
@@ -37,10 +39,12 @@ class RunningPicker:
     ports: tuple[int, ...]
     """One for each worker."""
     pids: tuple[int, ...]
+    admin_port: int | None = None
 
 
 class _Ready(msgspec.Struct):
     port: int
+    admin_port: int
     ports: tuple[int, ...] = ()
     """Of each worker, where there are several."""
 
@@ -71,7 +75,19 @@ async def poolpilot(
         argv += ["--workers", str(workers)]
     async with Child("poolpilot", argv, log=folder / "poolpilot.log", out=folder / "poolpilot.ready") as child:
         ready = msgspec.json.decode(await child.line(60.0), type=_Ready)
-        yield RunningPicker(ready.ports or (ready.port,), (child.pid,))
+        yield RunningPicker(ready.ports or (ready.port,), (child.pid,), ready.admin_port)
+
+
+async def streams_by_worker(picker: RunningPicker) -> dict[str, float]:
+    """How many streams each worker has had so far; empty for a picker that is one process or tells nothing."""
+    if picker.admin_port is None or len(picker.ports) == 1:
+        return {}
+    address = f"http://127.0.0.1:{picker.admin_port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(address) as answer:
+        return {worker: float(count) for worker, count in _STREAMS.findall(await answer.text())}
+
+
+_STREAMS: Final = re.compile(r'^poolpilot_worker_streams_total\{worker="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
 @contextlib.asynccontextmanager

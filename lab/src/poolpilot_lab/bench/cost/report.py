@@ -33,6 +33,8 @@ class Context:
     """Highest load average over a minute that was seen, the bench's own included."""
     notes: tuple[str, ...] = ()
     replies: Sequence[Replies] = ()
+    most_streams: float | None = None
+    """Of one worker, by what an even share would be; None where there is one worker."""
 
 
 def report(rows: Sequence[Row], context: Context, plots: Sequence[str] = ()) -> str:
@@ -47,7 +49,7 @@ def report(rows: Sequence[Row], context: Context, plots: Sequence[str] = ()) -> 
         _replies(context.replies),
         _pick(groups),
         _memory(groups),
-        _bars(groups, context.replies),
+        _bars(groups, context),
         "\n".join(f"![{plot.removesuffix('.png').replace('-', ' ')}]({plot})" for plot in plots),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -67,6 +69,11 @@ def _heading(rows: Sequence[Row], context: Context) -> str:
     lines = ["# What a picker costs", "", f"`{context.command}`", "", about, "", spread]
     if machine.load_average[0] > _LOADED_SHARE * machine.cores:
         lines += ["", "**The machine was busy with other work when this began: do not quote these figures.**"]
+    if context.most_streams is not None:
+        lines += [
+            "",
+            f"The busiest worker had {context.most_streams:.2f} × its even share of the streams (median).",
+        ]
     lines += [f"\n{note}" for note in context.notes]
     return "\n".join(lines)
 
@@ -273,10 +280,10 @@ def _memory(groups: Sequence[Group]) -> str:
     return _section("Memory", text, table(heads, rows))
 
 
-def _bars(groups: Sequence[Group], replies: Sequence[Replies]) -> str:
+def _bars(groups: Sequence[Group], context: Context) -> str:
     rows = [
         [bar.what, bar.who, f"≤ {bar.most:g}", f"{bar.value:.3g}", "yes" if bar.holds else "**no**"]
-        for bar in bars(groups, replies)
+        for bar in bars(groups, context.replies, context.most_streams)
     ]
     return _section(
         "Bars", "What the project holds itself to.", table(("what", "picker", "bar", "measured", "holds"), rows)
