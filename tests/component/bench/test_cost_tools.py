@@ -198,3 +198,18 @@ async def test_exchanges_without_a_reply_are_errors(generator: tools.Generator) 
 async def test_a_spec_without_bounds_is_refused(generator: tools.Generator) -> None:
     with pytest.raises(tools.BenchError, match="neither seconds nor requests bound the run"):
         await generator.run(tools.LoadSpec(target="127.0.0.1:9", concurrency=1, prompt=tools.Prompt(bytes=300)))
+
+
+async def test_a_generator_that_ends_is_said(generator: tools.Generator) -> None:
+    generator.child.kill()
+    assert await generator.child.ended(5.0)
+    with pytest.raises(tools.BenchError, match="load generator: "):
+        await generator.run(
+            tools.LoadSpec(target="127.0.0.1:9", concurrency=1, seconds=1, prompt=tools.Prompt(bytes=300))
+        )
+
+
+async def test_where_there_is_no_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(tools.UsageError, match="stand-in servers and load generator: no Go compiler"):
+        await tools.built()

@@ -23,11 +23,11 @@ _T = TypeVar("_T")
 
 
 async def built(say: Callable[[str], None] | None = None) -> Path:
-    """The program; UsageError where there is no Go, BuildFailedError where Go fails. `say` hears of builds."""
+    """The program; UsageError where there is no Go, BenchError where it does not build. `say` hears of builds."""
     try:
         return await gotools.built(gotools.GoProgram(SOURCE), say)
-    except gotools.BuildFailedError:
-        raise
+    except gotools.BuildFailedError as failed:
+        raise BenchError(failed.reason) from failed
     except gotools.NotAvailable as missing:
         raise UsageError(f"stand-in servers and load generator: {missing.reason}") from missing
 
@@ -60,14 +60,18 @@ class _Steered:
 
     async def _order(self, path: str, body: object, kind: type[_T]) -> _T:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(f"http://127.0.0.1:{self._port}{path}", data=msgspec.json.encode(body)) as answer,
-        ):
-            said = await answer.read()
-            if answer.status != 200:
-                raise BenchError(f"{self.child.name}: {said.decode('utf-8', 'replace').strip()}\n{self.child.tail()}")
-            return msgspec.json.decode(said, type=kind)
+        url = f"http://127.0.0.1:{self._port}{path}"
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(url, data=msgspec.json.encode(body)) as answer,
+            ):
+                status, said = answer.status, await answer.read()
+        except aiohttp.ClientError as error:
+            raise BenchError(f"{self.child.name}: {error}\n{self.child.tail()}") from error
+        if status != 200:
+            raise BenchError(f"{self.child.name}: {said.decode('utf-8', 'replace').strip()}\n{self.child.tail()}")
+        return msgspec.json.decode(said, type=kind)
 
 
 class Counts(msgspec.Struct):
