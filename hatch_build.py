@@ -22,10 +22,11 @@ FLAGS = ["-O2", "-g0", "-ffp-contract=off"] if os.name == "posix" else []
 
 def outdated() -> list[Path]:
     """Sources whose compiled module is missing or older than they are."""
+    shared = max(one.stat().st_mtime for one in (Path(__file__), *FOLDER.glob("*.pxd")))
     stale = []
     for source in sorted(FOLDER.glob("*.pyx")):
-        built = source.with_suffix("").with_name(source.stem + SUFFIX)
-        if not built.exists() or built.stat().st_mtime < max(source.stat().st_mtime, Path(__file__).stat().st_mtime):
+        built = source.with_name(source.stem + SUFFIX)
+        if not built.exists() or built.stat().st_mtime < max(source.stat().st_mtime, shared):
             stale.append(source)
     return stale
 
@@ -45,6 +46,7 @@ def compile_core() -> None:
         modules = cythonize(
             [Extension(f"{PACKAGE}.{one.stem}", [str(one)], extra_compile_args=FLAGS) for one in sources],
             build_dir=temporary,
+            include_path=[str(FOLDER.parents[1])],
             quiet=True,
         )
         command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")

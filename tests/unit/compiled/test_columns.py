@@ -213,26 +213,26 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
     arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(7)]
     mask = np.array([rng.random() < 0.5 for _ in range(slots)], dtype=np.bool_)
     out = np.empty((CORE.out_rows, slots))
-    columns, constants = table.columns, CORE.constants(CostParameters())
-    columns.cost(
-        constants, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), arrays[0], arrays[1],
+    columns, formula = table.columns, CORE.cost(CostParameters())
+    formula.fill(
+        columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), arrays[0], arrays[1],
         rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:7]) if with_adapter else None, out,
     )  # fmt: skip
-    best, ties = columns.cheapest(out, mask, 1e-9)
+    best, ties = formula.cheapest(out, mask, 1e-9)
     assert best == -1 if not ties else mask[best] and ties <= mask.sum()
     columns.all_heard(NOW)
     for slot in range(slots):
-        columns.predicted(out, slot)
+        formula.predicted(out, slot)
         columns.enter(slot, *[rng.choice(odd) for _ in range(6)])
         columns.leave(slot, *[rng.choice(odd) for _ in range(5)], True)
         columns.batch(slot, NOW)
 
 
 def arguments(slots=3, **changed):
-    """Of `Columns.cost`, all well but for what is changed."""
+    """Of `Cost.fill`, all well but for what is changed."""
     floats = np.zeros(slots)
     well = {
-        "constants": CORE.constants(CostParameters()),
+        "columns": CORE.columns(new_block(slots), slots),
         "now": NOW,
         "prompt": 100.0,
         "sequences": 1.0,
@@ -277,40 +277,42 @@ mask3 = np.zeros(3, dtype=np.bool_)
         {"out": np.zeros((CORE.out_rows - 1, 3))},
         {"out": np.zeros((3, CORE.out_rows)).T},
         {"out": np.zeros(3)},
-        {"constants": None},
+        {"columns": None},
+        {"columns": CORE.columns(new_block(3), 2)},
     ],
     ids=str,
 )
 def test_arrays_that_do_not_fit_are_refused(changed):
-    columns = CORE.columns(new_block(3), 3)
-    columns.cost(**arguments())
+    formula = CORE.cost(CostParameters())
+    formula.fill(**arguments())
     with pytest.raises((ValueError, TypeError, BufferError)):
-        columns.cost(**arguments(**changed))
+        formula.fill(**arguments(**changed))
 
 
 def test_rows_that_cannot_be_written_are_refused():
     out = np.zeros((CORE.out_rows, 3))
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        CORE.columns(new_block(3), 3).cost(**arguments(out=out))
+        CORE.cost(CostParameters()).fill(**arguments(out=out))
 
 
 @pytest.mark.parametrize("slot", [-1, 3, 2**40])
 def test_a_slot_that_is_not_there_is_refused(slot):
     columns, out = CORE.columns(new_block(3), 3), np.zeros((CORE.out_rows, 3))
+    formula = CORE.cost(CostParameters())
     for call in (
         lambda: columns.enter(slot, 1, 1, 1, 1, 1, 1),
         lambda: columns.enter_decoding(slot, 1, 1, 1, 1, 1),
         lambda: columns.leave(slot, 1, 1, 1, 1, 1, True),
         lambda: columns.leave_idle(slot, NOW),
         lambda: columns.batch(slot, NOW),
-        lambda: columns.predicted(out, slot),
-        lambda: columns.tied(out, mask3, 1e-9, slot, 0),
+        lambda: formula.predicted(out, slot),
+        lambda: formula.tied(out, mask3, 1e-9, slot, 0),
     ):
         with pytest.raises(IndexError):
             call()
     with pytest.raises(IndexError, match="ties"):
-        columns.tied(out, mask3, 1e-9, 0, 0)
+        formula.tied(out, mask3, 1e-9, 0, 0)
 
 
 @pytest.mark.parametrize("block", [new_block(3)[:-1], new_block(3)[:, :3], new_block(3).astype(np.float32), None])

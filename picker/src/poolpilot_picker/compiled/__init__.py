@@ -10,7 +10,8 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from poolpilot_picker.compiled._columns import Columns, Constants
+    from poolpilot_picker.compiled._columns import Columns
+    from poolpilot_picker.compiled._cost import Cost
     from poolpilot_picker.compiled._prefix import PrefixIndex
 
 VARIABLE: Final = "POOLPILOT_CORE"
@@ -21,7 +22,7 @@ class Core(NamedTuple):
     """The compiled classes, and what they call the rows of their arrays."""
 
     columns: type[Columns]
-    constants: type[Constants]
+    cost: type[Cost]
     prefix_index: type[PrefixIndex]
     rows: tuple[str, ...]
     terms: tuple[str, ...]
@@ -32,16 +33,17 @@ class Core(NamedTuple):
 def load() -> Core:
     """The compiled core. Raises ImportError where it was not built for this interpreter."""
     import poolpilot_picker.compiled._columns as _columns
+    import poolpilot_picker.compiled._cost as _cost
     import poolpilot_picker.compiled._prefix as _prefix
 
     return Core(
         columns=_columns.Columns,
-        constants=_columns.Constants,
+        cost=_cost.Cost,
         prefix_index=_prefix.PrefixIndex,
         rows=_columns.ROWS,
-        terms=_columns.TERMS,
-        out_rows=_columns.OUT_ROWS,
-        total_row=_columns.TOTAL_ROW,
+        terms=_cost.TERMS,
+        out_rows=_cost.OUT_ROWS,
+        total_row=_cost.TOTAL_ROW,
     )
 
 

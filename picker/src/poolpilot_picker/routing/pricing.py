@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import random
 
     from poolpilot_picker.compiled import Core
-    from poolpilot_picker.compiled._columns import Columns
+    from poolpilot_picker.compiled._cost import Cost as Formula
     from poolpilot_picker.routing.cost_model import Cost, CostParameters
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.columns import Floats, Mask
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 class Pricing:
     """The cost with one set of constants."""
 
-    __slots__ = ("_constants", "_core", "_parameters")
+    __slots__ = ("_core", "_formula", "_parameters")
 
     def __init__(self, parameters: CostParameters) -> None:
         self._parameters = parameters
         self._core = compiled.in_force
-        self._constants = self._core.constants(parameters) if self._core is not None else None
+        self._formula = self._core.cost(parameters) if self._core is not None else None
 
     def cost(self, view: DecisionView) -> Cost:
         """What the request of a view costs at every endpoint."""
-        core, constants, columns = self._core, self._constants, view.table.columns
-        if core is None or constants is None or not isinstance(columns, core.columns):
+        core, formula, columns = self._core, self._formula, view.table.columns
+        if core is None or formula is None or not isinstance(columns, core.columns):
             return CostModel(view, self._parameters)
         request, adapters = view.request, view.adapters
         slots = len(view.mask)
@@ -45,8 +45,8 @@ class Pricing:
         if view.adapter:
             resident = adapters.resident_mask(view.adapter)
             adapter = (resident, adapters.busy_slots(), adapters.loaded_slots(), adapters.adapter_slots())
-        matter = columns.cost(
-            constants,
+        matter = formula.fill(
+            columns,
             view.now,
             request.prompt_tokens,
             request.sequences,
@@ -61,17 +61,17 @@ class Pricing:
             adapter,
             rows,
         )
-        return CompiledCost(core, columns, rows, matter, view.expected_output)
+        return CompiledCost(core, formula, rows, matter, view.expected_output)
 
 
 class CompiledCost:
     """What the compiled core wrote of one decision."""
 
-    __slots__ = ("_columns", "_core", "_matter", "_output", "_rows")
+    __slots__ = ("_core", "_formula", "_matter", "_output", "_rows")
 
-    def __init__(self, core: Core, columns: Columns, rows: Floats, matter: int, output: float) -> None:
+    def __init__(self, core: Core, formula: Formula, rows: Floats, matter: int, output: float) -> None:
         self._core = core
-        self._columns = columns
+        self._formula = formula
         self._rows = rows
         self._matter = matter
         """Bit n: the term in row n is somewhere not 0."""
@@ -90,12 +90,12 @@ class CompiledCost:
 
     def cheapest(self, mask: Mask, rng: random.Random) -> int:
         """The slot of the smallest cost among at least one candidate; ties at random."""
-        best, ties = self._columns.cheapest(self._rows, mask, TIE_MS)
+        best, ties = self._formula.cheapest(self._rows, mask, TIE_MS)
         if ties > 1:
-            return self._columns.tied(self._rows, mask, TIE_MS, best, rng.randrange(ties))
+            return self._formula.tied(self._rows, mask, TIE_MS, best, rng.randrange(ties))
         return best
 
     def forecast(self, slot: int) -> Forecast:
         """What is predicted for the request on one endpoint."""
-        wait, prefill, adapter, step, uncached = self._columns.predicted(self._rows, slot)
+        wait, prefill, adapter, step, uncached = self._formula.predicted(self._rows, slot)
         return Forecast(wait, prefill, adapter, step, self._output, uncached)

@@ -1,0 +1,51 @@
+"""Declarations of `_columns.pyx`: the rows of a block, for the account and for the cost."""
+
+cdef enum:
+    INFLIGHT, REQUESTS, PROMPT_TOKENS, EXPECTED_TOKENS, UNCACHED_TOKENS, NEW_KV_TOKENS, STARTED_SUM_MS, FREE_AT_MS
+    SAMPLE_MS, LOAD_MS, RUNNING, WAITING, QUEUED, KV_USAGE, KV_CAPACITY, FOREIGN, OTHER_KV_TOKENS, PREEMPTING_UNTIL_MS
+    KV_TOKENS, MAX_SEQUENCES
+    TOKEN_BUDGET, STEP_MS, SEQUENCE_MS, CONTEXT_MS, TOKEN_MS, TOKEN2_MS, HALF_CHUNK_MS
+    PREFILL_SPEED, DECODE_SPEED, PREFILL_SHARE, INTERFERENCE, FAILURE_MS, CACHE_TRUST
+    MEAN_WEIGHT
+    ROW_COUNT
+
+
+cdef class Columns:
+    cdef double[:, ::1] _block
+    cdef Py_ssize_t _slots
+
+    cdef Py_ssize_t _checked(self, Py_ssize_t slot) except -1
+    cdef void _add(
+        self,
+        Py_ssize_t slot,
+        double sign,
+        double sequences,
+        double prompt,
+        double expected,
+        double uncached,
+        double first_ms,
+    )
+
+
+cdef inline double larger(double one, double other) noexcept nogil:
+    return one if one > other else other
+
+
+cdef inline double smaller(double one, double other) noexcept nogil:
+    return one if one < other else other
+
+
+cdef inline double generated_tokens(
+    double inflight,
+    double prompt_tokens,
+    double expected_tokens,
+    double started_sum_ms,
+    double step_ms,
+    double sequence_ms,
+    double context_ms,
+    double now,
+) noexcept nogil:
+    """Output tokens that the bookings of a slot have probably generated."""
+    cdef double step = step_ms + sequence_ms * inflight + context_ms * prompt_tokens
+    cdef double elapsed = inflight * now - started_sum_ms
+    return smaller(larger(elapsed / step, 0.0), 2.0 * expected_tokens)
