@@ -15,7 +15,7 @@ from poolpilot_lab.sim.world import IDENTICAL
 ALL = SCENARIOS | VARIANTS
 
 
-def play(name, policy, *, load=0.5, requests=260, seed=1, **world):
+def play(name, policy, *, load=0.5, requests=200, seed=1, **world):
     scenario = ALL[name]
     traffic = scenario.traffic(scenario.guess * load, requests, seed)
     made = scenario.world(**world)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LOSS: Final = 1.05
 """Above this a ratio of latencies is a loss (of goodput: below its inverse)."""
+FULL: Final = 0.9
+"""Up to this load nobody may starve and everybody is admitted."""
 VARIED: Final = ("ladder", "ablation")
 TITLES: Final = {
     "results": "Hidden speeds (±26 %), poolpilot with the generic prior",
@@ -65,6 +67,16 @@ def _head(tables: Mapping[str, Runs], set_name: str) -> str:
             "The world has hidden speeds per endpoint, step noise, stalls and late telemetry."
         ),
     ]
+    ours = [run.figures for run in main.runs if run.policy == POOLPILOT]
+    below = [run for run in main.runs if run.policy == POOLPILOT and run.load <= FULL]
+    if ours:
+        starved = sum(run.figures["starved"] for run in below)
+        admitted = min((run.figures["admitted"] for run in below), default=1.0)
+        longest = max(figures["longest_wait_ms"] for figures in ours)
+        lines.append(
+            f"Under poolpilot at ρ ≤ {FULL:g}: {starved} starved requests, {100 * admitted:.4g} % admitted at least; "
+            f"the longest wait for a first token at any load was {_short(longest / 1000.0)} s."
+        )
     if seeds < 5 or min(requests, default=0) < 10_000:
         lines.append(
             "**This run breaks the sample-size rule** (at least 5 seeds and 10,000 requests after warm-up): "
