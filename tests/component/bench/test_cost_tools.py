@@ -88,9 +88,34 @@ async def test_streams_and_whole_answers(generator: tools.Generator, program: Pa
         assert (await servers.counts()).requests == 22
 
 
-async def served(handler: Handler) -> tuple[asyncio.Server, str]:
-    server = await asyncio.start_server(handler, "127.0.0.1", 0)
-    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+@contextlib.asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[str]:
+    """The address of a server whose connections are closed when the handler is done, and at the end all of them."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await handler(reader, writer)
+                await writer.drain()
+        finally:
+            tasks.discard(task)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -116,10 +141,9 @@ async def test_arrivals_do_not_wait_for_answers(generator: tools.Generator) -> N
         await enough.wait()
         writer.write(OK)
 
-    server, where = await served(handler)
-    spec = tools.LoadSpec(target=where, rate=400.0, requests=20, limit_s=20.0, prompt=tools.Prompt(bytes=300))
-    result = await generator.run(spec)
-    server.close()
+    async with served(handler) as where:
+        spec = tools.LoadSpec(target=where, rate=400.0, requests=20, limit_s=20.0, prompt=tools.Prompt(bytes=300))
+        result = await generator.run(spec)
     assert (result.count, result.errors, result.connections) == (20, 0, 20)
     # The first has waited for all the others: that is in its latency, which counts from when it was due.
     assert result.latency_ms.max >= result.latency_ms.p50 > 0
@@ -139,13 +163,10 @@ async def test_what_is_no_whole_answer_is_an_error(generator: tools.Generator, a
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await body_of(reader)
         writer.write(answer)
-        await writer.drain()
-        writer.close()
 
-    server, where = await served(handler)
-    spec = tools.LoadSpec(target=where, concurrency=1, requests=3, limit_s=20.0, prompt=tools.Prompt(bytes=300))
-    result = await generator.run(spec)
-    server.close()
+    async with served(handler) as where:
+        spec = tools.LoadSpec(target=where, concurrency=1, requests=3, limit_s=20.0, prompt=tools.Prompt(bytes=300))
+        result = await generator.run(spec)
     assert (result.count, result.errors) == (0, 3)
     [said] = result.reasons
     assert reason in said
@@ -155,18 +176,16 @@ async def test_prompts_are_new_or_share_their_beginning(generator: tools.Generat
     bodies: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while not reader.at_eof():
-            with contextlib.suppress(asyncio.IncompleteReadError):
-                bodies.append(await body_of(reader))
-                writer.write(OK)
+        while True:
+            bodies.append(await body_of(reader))
+            writer.write(OK)
 
-    server, where = await served(handler)
-    for prompt in (
-        tools.Prompt(bytes=1_000),
-        tools.Prompt(bytes=1_000, prefixes=2, prefix_share=0.5, models=("m-1", "m-2")),
-    ):
-        await generator.run(tools.LoadSpec(target=where, concurrency=1, requests=12, limit_s=20.0, prompt=prompt))
-    server.close()
+    async with served(handler) as where:
+        for prompt in (
+            tools.Prompt(bytes=1_000),
+            tools.Prompt(bytes=1_000, prefixes=2, prefix_share=0.5, models=("m-1", "m-2")),
+        ):
+            await generator.run(tools.LoadSpec(target=where, concurrency=1, requests=12, limit_s=20.0, prompt=prompt))
     assert [len(body) for body in bodies] == [1_000] * 24
     starts = [body.partition(b'"content":"')[2][:400] for body in bodies]
     assert len(set(starts[:12])) == 12
@@ -186,12 +205,10 @@ async def test_a_picker_is_probed_without_an_envoy(generator: tools.Generator, t
 async def test_exchanges_without_a_reply_are_errors(generator: tools.Generator) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"Process")
-        writer.close()
 
-    server, where = await served(handler)
-    port = int(where.rpartition(":")[2])
-    result = await generator.probe(probe.spec(port, "127.0.1.1:9", rate=50.0, requests=1, seed=1))
-    server.close()
+    async with served(handler) as where:
+        port = int(where.rpartition(":")[2])
+        result = await generator.probe(probe.spec(port, "127.0.1.1:9", rate=50.0, requests=1, seed=1))
     assert (result.count, result.errors) == (0, 1)
 
 
