@@ -88,7 +88,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     engine_token: BearerToken | None = None
     tls: TlsFiles | None = None
-    transport: TransportName = TransportName.GRPC
+    transport: TransportName = TransportName.WIRE
     seed: int | None = None
     seat: Seat | None = None
     """Set where this process is one of several workers."""

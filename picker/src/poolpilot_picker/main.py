@@ -75,9 +75,9 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM private key")
     data.add_argument(
         "--transport",
-        default=TransportName.GRPC.value,
+        default=TransportName.WIRE.value,
         choices=[name.value for name in TransportName],
-        help="what serves the port: the gRPC library, or a lean implementation for this one service (default grpc)",
+        help="what serves the port: a lean implementation for this one service, or the gRPC library (default wire)",
     )
     data.add_argument("--client-ca", type=Path, metavar="FILE", help="PEM CA of the client certificates to ask for")
     pool = p.add_argument_group("pool")
