@@ -212,8 +212,9 @@ class Exchange:
             self._unexpected("request-body")
             return streamed((chunk,), end_of_stream, request=True)
         self._allow(metadata)
-        self._chunks.append(chunk)
-        self._held_bytes += len(chunk)
+        if chunk:
+            self._chunks.append(chunk)
+            self._held_bytes += len(chunk)
         if not end_of_stream and self._held_bytes < self._settings.max_body_bytes:
             return []
         return self._duplex_place(end_of_stream, now, complete=end_of_stream)
@@ -221,22 +222,22 @@ class Exchange:
     def _duplex_place(self, end_of_stream: bool, now: float, *, complete: bool) -> list[Reply]:
         head = self._head
         assert head is not None
-        whole = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        chunks, self._chunks = self._chunks, []
+        whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         replies = self._place(whole, complete=complete, now=now)
         if replies:
             return replies
         body = self._rewritten(whole, complete=complete)
-        chunks = [body] if body is not None else self._chunks
         length: Sequence[Field] = ()
         if body is not None:
+            chunks = [body]
             length = (("content-length", str(len(body))),)
         elif head.content_length is not None:
             # The data plane drops it unless it is set again.
             length = (("content-length", str(len(whole) if complete else head.content_length)),)
-        self._chunks = []
         self._echo = True
-        # There are none where only trailers followed the headers.
-        passed = streamed(chunks, end_of_stream, request=True) if chunks else []
+        # There is nothing to pass where only trailers followed the headers.
+        passed = streamed(chunks, end_of_stream, request=True) if chunks or end_of_stream else []
         return [HeadersReply(request=True, mutation=self._mutation(length)), *passed]
 
     def request_trailers(self, *, now: float) -> list[Reply]:
@@ -294,8 +295,7 @@ class Exchange:
         )
 
     def _refuse(self, refused: RequestRefused) -> list[Reply]:
-        self._refused = True
-        self._chunks = []
+        self._refused, self._chunks = True, []
         return [refusal(refused, grpc=self._head is not None and self._head.grpc)]
 
     # ---- response side

@@ -51,7 +51,25 @@ class Sender:
             if body:
                 out.append(body)
             return True
-        return self.data(stream, b"".join((b"\0", length.to_bytes(4, "big"), head, body)))
+        start = b"".join((b"\0", length.to_bytes(4, "big"), head))
+        if stream.queue is None and len(start) < self.frame_bytes and size <= stream.window and size <= self.window:
+            # A body is not copied to be cut.
+            self._cut(stream, start, memoryview(body), size)
+            return True
+        return self.data(stream, start + body)
+
+    def _cut(self, stream: Stream, start: bytes, body: memoryview, size: int) -> None:
+        """Frames of a message of `size` bytes that the windows let through."""
+        self.window -= size
+        stream.window -= size
+        most, out, left = self.frame_bytes, self.out, size
+        out += (frames.head(min(most, left), DATA, 0, stream.id), start)
+        at = most - len(start)
+        out.append(body[:at])
+        while left > most:
+            left -= most
+            out += (frames.head(min(most, left), DATA, 0, stream.id), body[at : at + most])
+            at += most
 
     def data(self, stream: Stream, payload: bytes) -> bool:
         """Sends bytes; what the windows do not let through waits. False as for `message`."""

@@ -64,9 +64,13 @@ class Socket(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        self.connection.receive(data, self._server.now())
-        self.flush()
-        if self.connection.more:
+        connection, transport = self.connection, self._transport
+        connection.receive(data, self._server.now())
+        if transport is None or connection.closing or not connection.open:
+            self.flush()
+        elif connection.sender.out:
+            transport.write(connection.take())
+        if connection.more:
             self._take_turns()
 
     def eof_received(self) -> bool:
