@@ -62,6 +62,13 @@ class Workers:
         """A worker is killed, and the supervisor notices."""
         self.memory.clear(worker.chair)
 
+    def talk(self) -> None:
+        """A moment later everybody has told everything and heard everybody."""
+        self.now += 10.0
+        for _ in range(2):
+            for worker in self.workers:
+                worker.peers.catch_up()
+
     def close(self) -> None:
         """Gives the file back."""
         os.close(self.memory.fd)

@@ -118,16 +118,16 @@ def test_prefixes_adapters_and_failures_reach_all(two: Workers) -> None:
     first = one.pool.place(long, two.now)
     slot = first.booking.endpoint.slot
     one.pool.finish(first, Outcome.FAILED, two.now)
-    other.peers.catch_up()
+    two.talk()
     assert other.pool.prefixes.match(long.prefix)[slot] == 3_840
     assert other.pool.learning_counts()["failing_endpoints"] == 1
     adapted = one.pool.place(request(model="lora", adapter="lora"), two.now)
-    other.peers.catch_up()
+    two.talk()
     assert "lora" in other.pool.adapters.resident(adapted.booking.endpoint.slot)
     moved = one.pool.place(long, two.now)
     to = next(e for e in one.pool.table if e is not moved.booking.endpoint and e.slot != slot)
     one.pool.served(moved, to.address, two.now)
-    other.peers.catch_up()
+    two.talk()
     assert other.pool.prefixes.match(long.prefix)[to.slot] == 3_840
     assert other.peers.faults == 0
 
@@ -137,7 +137,7 @@ def test_learners_of_both_see_all_placements(two: Workers) -> None:
     for _ in range(3):
         one.pool.place(request(2_000), two.now)
         other.pool.place(request(2_000), two.now)
-    one.peers.catch_up()
+    two.talk()
     for left, right in zip(one.pool.table, other.pool.table, strict=True):
         learner, twin = (worker.pool._learners._of[end] for worker, end in ((one, left), (other, right)))
         assert learner.speed._work_ms == pytest.approx(twin.speed._work_ms)
@@ -195,6 +195,25 @@ def test_a_worker_that_knows_an_endpoint_first_waits_for_nobody(two: Workers) ->
     assert len(other.in_flight()) == 4 and other.peers.faults == 0
     other.pool.apply_endpoints([spec(index) for index in range(6)])
     assert other.in_flight() == [0, 0, 0, 0, 0, 1]
+
+
+def test_placements_that_come_fast_are_told_together(two: Workers) -> None:
+    one, other = two.workers
+    head = int(two.memory.heads[one.chair, 0])
+    for number in range(10):
+        one.pool.place(request(prefix=[(number, 640)]), two.now)
+    assert two.memory.heads[one.chair, 0] > head, "the first at once"
+    assert sum(other.pool.prefixes.tokens()) == 0
+    other.peers.catch_up()
+    assert sum(other.pool.prefixes.tokens()) == 640
+    two.now += 5
+    one.peers.catch_up()
+    other.peers.catch_up()
+    assert sum(other.pool.prefixes.tokens()) == 6_400
+    for number in range(40):
+        one.pool.place(request(prefix=[((number, "more"), 640)]), two.now)
+    other.peers.catch_up()
+    assert sum(other.pool.prefixes.tokens()) >= 6_400 + 32 * 640, "many do not wait for the time"
 
 
 def test_news_that_cannot_be_applied_cost_no_request(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

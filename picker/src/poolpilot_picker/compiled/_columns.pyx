@@ -39,21 +39,26 @@ cdef class Columns:
     def sum_up(self, list accounts):
         """Makes the ledger's rows what the accounts hold together; `free_at_ms` is the latest of theirs."""
         cdef Columns account
-        cdef Py_ssize_t row, slot
+        cdef Py_ssize_t row, slot, slots = self._slots
+        cdef double *total
+        cdef double *part
         cdef bint first = True
+        if not slots:
+            return
         for account in accounts:
-            if account._slots < self._slots:
-                raise ValueError(f"an account has {account._slots} slots, fewer than {self._slots}")
-            for row in range(FREE_AT_MS):
+            if account._slots < slots:
+                raise ValueError(f"an account has {account._slots} slots, fewer than {slots}")
+            for row in range(FREE_AT_MS + 1):
+                total, part = &self._block[row, 0], &account._block[row, 0]
                 if first:
-                    for slot in range(self._slots):
-                        self._block[row, slot] = account._block[row, slot]
+                    for slot in range(slots):
+                        total[slot] = part[slot]
+                elif row < FREE_AT_MS:
+                    for slot in range(slots):
+                        total[slot] += part[slot]
                 else:
-                    for slot in range(self._slots):
-                        self._block[row, slot] += account._block[row, slot]
-            for slot in range(self._slots):
-                if first or account._block[FREE_AT_MS, slot] > self._block[FREE_AT_MS, slot]:
-                    self._block[FREE_AT_MS, slot] = account._block[FREE_AT_MS, slot]
+                    for slot in range(slots):
+                        total[slot] = larger(part[slot], total[slot])
             first = False
 
     def sum_up_slot(self, list accounts, Py_ssize_t slot):
@@ -151,9 +156,9 @@ cdef class Columns:
         return sequences, context
 
     def all_heard(self, double since):
-        """True when every slot told its load at `since` or later."""
+        """True when every wanted endpoint told its load at `since` or later."""
         cdef Py_ssize_t slot
         for slot in range(self._slots):
-            if self._block[LOAD_MS, slot] < since:
+            if self._block[MEAN_WEIGHT, slot] > 0.0 and self._block[LOAD_MS, slot] < since:
                 return False
         return True

@@ -12,7 +12,7 @@ class Placed(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     slot: int
     generation: int
-    """Of the slot: news of an endpoint that is gone must not reach the next one there."""
+    """Of the slot."""
     hashes: list[int]
     """Of its prefix chain, with `ends`."""
     ends: list[float]
@@ -39,14 +39,16 @@ class Crew(Protocol):
         """Makes the ledger's rows of the table the sums over all processes. Before any of them is read."""
         ...
 
-    def placed(
-        self,
-        slot: int,
-        hashes: list[int] | tuple[int, ...],
-        ends: list[float] | tuple[float, ...],
-        **more: float | str | bool,
-    ) -> None:
-        """Tells the others of a placement: `more` are fields of `Placed`."""
+    def sum_up_slot(self, slot: int) -> None:
+        """The same for one slot."""
+        ...
+
+    def generation(self, slot: int) -> int:
+        """Of the slot: news of an endpoint that is gone must not reach the next one there."""
+        ...
+
+    def placed(self, news: Placed, now: float) -> None:
+        """Tells the others of a placement, soon."""
         ...
 
     def failed(self, slot: int) -> None:

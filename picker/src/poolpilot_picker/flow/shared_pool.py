@@ -6,13 +6,14 @@ prefix, adapter, what is to be learned.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from poolpilot_picker.flow.crew import Placed
 from poolpilot_picker.flow.pool import Placement, Pool
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
 
 if TYPE_CHECKING:
-    from poolpilot_picker.flow.crew import Crew, Placed
+    from poolpilot_picker.flow.crew import Crew
     from poolpilot_picker.flow.learners import Lesson
     from poolpilot_picker.flow.pool import Policy
     from poolpilot_picker.routing.decision import Decision
@@ -61,19 +62,23 @@ class SharedPool(Pool):
 
     def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
         booking, lesson = super()._book(decision, cached)
-        request, forecast = decision.view.request, decision.forecast
+        request, forecast, slot = decision.view.request, decision.forecast, booking.endpoint.slot
         self._crew.placed(
-            booking.endpoint.slot,
-            request.prefix.hashes,
-            request.prefix.ends,
-            inference=request.is_inference,
-            uncached=forecast.uncached_tokens,
-            held=request.prompt_tokens - forecast.uncached_tokens,
-            cached=cached,
-            ttft_ms=forecast.ttft_ms,
-            adapter=booking.adapter,
-            adapter_ms=forecast.adapter_ms,
-            routing_key=request.routing_key if self._keys() is not None else "",
+            Placed(
+                slot,
+                self._crew.generation(slot),
+                cast("list[int]", request.prefix.hashes),
+                cast("list[float]", request.prefix.ends),
+                request.is_inference,
+                forecast.uncached_tokens,
+                request.prompt_tokens - forecast.uncached_tokens,
+                cached,
+                forecast.ttft_ms,
+                booking.adapter,
+                forecast.adapter_ms,
+                request.routing_key if self._keys() is not None else "",
+            ),
+            decision.view.now,
         )
         return booking, lesson
 
@@ -82,17 +87,18 @@ class SharedPool(Pool):
         self._crew.sum_up()
         moved = super().served(placement, address, now, attempts=attempts)
         if moved:
-            prefix = placement.request.prefix
-            self._crew.placed(placement.booking.endpoint.slot, prefix.hashes, prefix.ends, inference=False)
+            slot, prefix = placement.booking.endpoint.slot, placement.request.prefix
+            hashes, ends = cast("list[int]", prefix.hashes), cast("list[float]", prefix.ends)
+            self._crew.placed(Placed(slot, self._crew.generation(slot), hashes, ends, inference=False), now)
         return moved
 
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
-        self._crew.sum_up()
+        self._crew.sum_up_slot(placement.booking.endpoint.slot)
         super().first_token(placement, now)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
-        self._crew.sum_up()
+        self._crew.sum_up_slot(booking.endpoint.slot)
         super()._release(booking, now, answered=answered)
 
     def _failed(self, endpoint: Endpoint, now: float) -> None:
@@ -101,7 +107,8 @@ class SharedPool(Pool):
 
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
-        self._crew.sum_up()
+        if self.table.holds(endpoint):
+            self._crew.sum_up_slot(endpoint.slot)
         super().apply_sample(endpoint, sample, now)
 
     # ---- what other processes report

@@ -29,8 +29,8 @@ BUCKET_MS: Final = 100.0
 BUCKETS: Final = 32
 """What was booked and released is remembered for BUCKETS × BUCKET_MS."""
 STAMP, RELEASED, BOOKED = range(3)
-JOURNAL_BYTES: Final = 4 * 2**20
-"""Of each chair: seconds of news, under any load that a process can make."""
+JOURNAL_BYTES: Final = 2**20
+"""Of each chair: a second of news under a load that fills a processor, and small enough for its cache."""
 _LINE: Final = 8
 """Words of 8 bytes in a cache line: what different processes write often does not share one."""
 

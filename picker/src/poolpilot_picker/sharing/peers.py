@@ -7,6 +7,7 @@ times a second where none does.
 from __future__ import annotations
 
 import logging
+import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,7 +19,7 @@ from poolpilot_picker.instruments.seldom import Seldom
 from poolpilot_picker.sharing.journal import JournalReader, JournalWriter
 from poolpilot_picker.sharing.memory import BOOKED, BUCKET_MS, BUCKETS, RELEASED, STAMP
 from poolpilot_picker.sharing.slots import SlotBook
-from poolpilot_picker.state.columns import LEDGER_ROWS
+from poolpilot_picker.state.columns import columns
 from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 if TYPE_CHECKING:
@@ -26,17 +27,18 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.flow.shared_pool import SharedPool
     from poolpilot_picker.sharing.memory import Memory
-    from poolpilot_picker.state.columns import Floats
+    from poolpilot_picker.state.columns import Columns, Floats
     from poolpilot_picker.state.endpoints import EndpointSpec
 
 log = logging.getLogger(__name__)
 
 PLACED, FAILED, SAMPLE, SERVED, RESTARTED = range(1, 6)
 """Kinds of news."""
+TOGETHER_MS: Final = 5.0
+"""Placements within this time are told together: most of what telling costs is once for all of them."""
+MOST_TOGETHER: Final = 32
 MOST_NEWS: Final = 256
 """Taken from one peer in one go: a decision does not wait for more."""
-SUMMED: Final = LEDGER_ROWS - 1
-"""Rows that are added; of the last, when the prefill work is done, the latest time counts."""
 
 
 class About(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -62,7 +64,7 @@ class Served(msgspec.Struct, array_like=True, frozen=True):
     models: ServedModels | None
 
 
-NEWS: Final = {PLACED: Placed, FAILED: About, SAMPLE: Sampled, SERVED: Served, RESTARTED: About}
+NEWS: Final[dict[int, Any]] = {PLACED: list[Placed], FAILED: About, SAMPLE: Sampled, SERVED: Served, RESTARTED: About}
 
 
 class Sink(Protocol):
@@ -91,23 +93,19 @@ class Peers:
         self._slots = SlotBook(memory, chair)
         self._journal = JournalWriter(memory, chair)
         self._own: Floats = memory.accounts[chair]
-        self._recent: Floats = memory.recent[chair]
+        # Flat views of single words: an item of theirs costs a fraction of an array's.
+        self._recent = memory.recent[chair].reshape(-1).data
+        self._generations = memory.generations.data
         self._epoch = memory.epoch.data
-        self._seen = (-1, -1)
+        self._seen_epoch = self._seen_generation = -1
         self._readers: dict[int, JournalReader] = {}
         self._peers: list[int] = []
-        self._totals: tuple[Floats, Floats] | None = None
-        self._parts: list[tuple[Floats, Floats]] = []
+        self._accounts: list[Columns] = []
+        self._untold: list[Placed] = []
+        self._told_ms = -math.inf
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoders = {
-            kind: msgspec.msgpack.Decoder(news)
-            for kind, news in (
-                (PLACED, Placed),
-                (FAILED, About),
-                (SAMPLE, Sampled),
-                (SERVED, Served),
-                (RESTARTED, About),
-            )
+        self._decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
+            kind: msgspec.msgpack.Decoder(news) for kind, news in NEWS.items()
         }
         self._seldom = Seldom()
         self._lost_before = 0
@@ -140,59 +138,47 @@ class Peers:
 
     def sum_up(self) -> None:
         """Makes the ledger's rows of the table the sums over all processes."""
-        if self._seen != (self._epoch[0], self._pool.table.generation):
+        table = self._pool.table
+        if self._seen_epoch != self._epoch[0] or self._seen_generation != table.generation:
             self._look_around()
-        if self._totals is None:
-            return
-        summed, latest = self._totals
-        (first, first_free), *others = self._parts
-        if not others:
-            summed[:] = first
-            latest[:] = first_free
-            return
-        (second, second_free), *others = others
-        np.add(first, second, out=summed)
-        np.maximum(first_free, second_free, out=latest)
-        for part, free in others:
-            summed += part
-            np.maximum(latest, free, out=latest)
+        table.columns.sum_up(self._accounts)
+
+    def sum_up_slot(self, slot: int) -> None:
+        """The same for one slot."""
+        table = self._pool.table
+        if self._seen_epoch != self._epoch[0] or self._seen_generation != table.generation:
+            self._look_around()
+        table.columns.sum_up_slot(self._accounts, slot)
 
     def _look_around(self) -> None:
         """A process came or went, or the set of endpoints changed."""
         memory, table = self._memory, self._pool.table
-        self._seen = (int(self._epoch[0]), table.generation)
+        self._seen_epoch, self._seen_generation = self._epoch[0], table.generation
         taken = np.flatnonzero(memory.taken).tolist()
         self._peers = [chair for chair in taken if chair != self._chair]
         # Who has gone may have told things before: its journal is read until somebody else sits there.
         for chair in self._peers:
             if chair not in self._readers:
                 self._readers[chair] = JournalReader(memory, chair)
-        length = len(table)
-        self._totals = (table.block[:SUMMED, :length], table.block[SUMMED, :length])
-        self._parts = [
-            (memory.accounts[chair, :SUMMED, :length], memory.accounts[chair, SUMMED, :length])
-            for chair in (self._chair, *self._peers)
-        ]
+        self._accounts = [columns(memory.accounts[chair], len(table)) for chair in (self._chair, *self._peers)]
 
-    def _cell(self, slot: int, now: float) -> tuple[Floats, int]:
-        """What is remembered of a slot, and the place of this moment in it."""
+    def _bucket(self, slot: int, now: float) -> int:
+        """Where this moment is remembered for a slot: its place in row 0, STAMP."""
         bucket = now // BUCKET_MS
-        place = int(bucket) % BUCKETS
-        cell = self._recent[slot]
-        if cell[STAMP, place] != bucket:
-            cell[RELEASED, place] = cell[BOOKED, place] = 0.0
-            cell[STAMP, place] = bucket
-        return cell, place
+        place = slot * 3 * BUCKETS + int(bucket) % BUCKETS
+        recent = self._recent
+        if recent[place] != bucket:
+            recent[place + RELEASED * BUCKETS] = recent[place + BOOKED * BUCKETS] = 0.0
+            recent[place] = bucket
+        return place
 
     def booked(self, slot: int, prefill_ms: float, now: float) -> None:
         """We placed a request."""
-        cell, place = self._cell(slot, now)
-        cell[BOOKED, place] += prefill_ms
+        self._recent[self._bucket(slot, now) + BOOKED * BUCKETS] += prefill_ms
 
     def released(self, slot: int, sequences: float, now: float) -> None:
         """A request of ours ended."""
-        cell, place = self._cell(slot, now)
-        cell[RELEASED, place] += sequences
+        self._recent[self._bucket(slot, now) + RELEASED * BUCKETS] += sequences
 
     def booked_since(self, slot: int, since_ms: float) -> float:
         """Prefill work, in ms, that others have placed since then; not what was placed within BUCKET_MS after it."""
@@ -211,37 +197,39 @@ class Peers:
 
     # ---- what we tell
 
-    def placed(
-        self,
-        slot: int,
-        hashes: list[int] | tuple[int, ...],
-        ends: list[float] | tuple[float, ...],
-        **more: float | str | bool,
-    ) -> None:
-        """Tells the others of a placement."""
-        if self._peers:
-            self._tell(PLACED, Placed(slot, self._generation(slot), hashes, ends, **more))  # type: ignore[arg-type]
+    def placed(self, news: Placed, now: float) -> None:
+        """Tells the others of a placement: at once where placements are rare, else with the next ones."""
+        if not self._peers:
+            return
+        self._untold.append(news)
+        if now - self._told_ms >= TOGETHER_MS or len(self._untold) >= MOST_TOGETHER:
+            self._tell_placed(now)
+
+    def _tell_placed(self, now: float) -> None:
+        untold, self._untold, self._told_ms = self._untold, [], now
+        self._tell(PLACED, untold)
+
+    def generation(self, slot: int) -> int:
+        """Of the slot: grows with each endpoint that gets it."""
+        return self._generations[slot]
 
     def failed(self, slot: int) -> None:
         """Tells the others that an endpoint failed a request."""
-        self._tell(FAILED, About(slot, self._generation(slot)))
+        self._tell(FAILED, About(slot, self.generation(slot)))
 
     def sampled(self, slot: int, sample: EngineSample) -> None:
         """Tells the others a telemetry sample."""
-        self._tell(SAMPLE, Sampled(slot, self._generation(slot), sample))
+        self._tell(SAMPLE, Sampled(slot, self.generation(slot), sample))
 
     def serves(self, slot: int, models: ServedModels | None) -> None:
         """Tells the others what an engine serves."""
-        self._tell(SERVED, Served(slot, self._generation(slot), models))
+        self._tell(SERVED, Served(slot, self.generation(slot), models))
 
     def restarted(self, slot: int) -> None:
         """Tells the others that an engine is another process than before."""
-        self._tell(RESTARTED, About(slot, self._generation(slot)))
+        self._tell(RESTARTED, About(slot, self.generation(slot)))
 
-    def _generation(self, slot: int) -> int:
-        return int(self._memory.generations[slot])
-
-    def _tell(self, kind: int, news: msgspec.Struct) -> None:
+    def _tell(self, kind: int, news: msgspec.Struct | list[Placed]) -> None:
         if self._peers:
             self._journal.write(kind, self._encoder.encode(news))
 
@@ -262,8 +250,10 @@ class Peers:
 
     def catch_up(self) -> None:
         """Applies what the others have told, and brings the sums up to date."""
-        if self._seen != (self._epoch[0], self._pool.table.generation):
+        if self._seen_epoch != self._epoch[0]:
             self._look_around()
+        if self._untold and (now := self._now()) - self._told_ms >= TOGETHER_MS:
+            self._tell_placed(now)
         for reader in self._readers.values():
             if reader.news:
                 self._read(reader)
@@ -284,18 +274,25 @@ class Peers:
 
     def _apply(self, kind: int, payload: bytes) -> None:
         news: Any = self._decoders[kind].decode(payload)
+        if kind == PLACED:
+            self._apply_placed(news)
+            return
         slot, table = news.slot, self._pool.table
         endpoint = table.slots[slot] if slot < len(table.slots) else None
-        if endpoint is None or news.generation != self._generation(slot):
+        if endpoint is None or news.generation != self.generation(slot):
             return
-        now = self._now()
-        if kind == PLACED:
-            self._pool.placed_elsewhere(news, now)
-        elif kind == SAMPLE:
+        if kind == SAMPLE:
             self._sink.on_sample(endpoint.spec, news.sample)
         elif kind == FAILED:
-            self._pool.failed_elsewhere(slot, now)
+            self._pool.failed_elsewhere(slot, self._now())
         elif kind == SERVED:
             self._sink.on_served_models(endpoint.spec, news.models)
         else:
             self._sink.on_restart(endpoint.spec)
+
+    def _apply_placed(self, placements: list[Placed]) -> None:
+        slots, generations, now = self._pool.table.slots, self._generations, self._now()
+        for news in placements:
+            slot = news.slot
+            if slot < len(slots) and slots[slot] is not None and news.generation == generations[slot]:
+                self._pool.placed_elsewhere(news, now)

@@ -6,7 +6,7 @@ that is shared. `ReferenceColumns` is the reference of what `compiled/_columns.p
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,15 @@ class Columns(Protocol):
         """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
         ...
 
+    def sum_up(self, accounts: list[Any]) -> None:
+        """Makes the ledger's rows what the accounts of several processes hold together, each with at least as many
+        slots; `free_at_ms` is the latest of theirs. The accounts are of the same class."""
+        ...
+
+    def sum_up_slot(self, accounts: list[Any], slot: int) -> None:
+        """The same for one slot."""
+        ...
+
 
 def columns(block: Floats, slots: int) -> Columns:
     """The arithmetic in force, on the first `slots` slots of a block."""
@@ -151,6 +160,22 @@ class ReferenceColumns:
 
     def __init__(self, block: Floats, slots: int) -> None:
         self._block = block[:, :slots]
+
+    def sum_up(self, accounts: list[ReferenceColumns]) -> None:
+        """Makes the ledger's rows what the accounts hold together."""
+        self._sum(accounts, slice(0, self._block.shape[1]))
+
+    def sum_up_slot(self, accounts: list[ReferenceColumns], slot: int) -> None:
+        """The same for one slot."""
+        self._sum(accounts, slice(slot, slot + 1))
+
+    def _sum(self, accounts: list[ReferenceColumns], slots: slice) -> None:
+        total, latest = self._block[:_FREE_AT, slots], self._block[_FREE_AT, slots]
+        first, *others = (account._block[: _FREE_AT + 1, slots] for account in accounts)
+        total[:], latest[:] = first[:_FREE_AT], first[_FREE_AT]
+        for other in others:
+            total += other[:_FREE_AT]
+            np.maximum(latest, other[_FREE_AT], out=latest)
 
     def enter(
         self,
