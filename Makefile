@@ -7,7 +7,7 @@ OUT    ?= out
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format lock clean
+.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format api-reference lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ lint: setup ## ruff, mypy (strict) and the import contracts
 format: setup ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+api-reference: setup ## rewrite docs/api.md from crds/
+	$(BIN)/python -m poolpilot_lab.api_reference
 
 lock: ## rewrite the hashed requirement files (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra picker --extra operator --extra lab --group envoy --group lint --group test --group build pyproject.toml -o requirements/dev.txt

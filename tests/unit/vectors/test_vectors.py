@@ -1,4 +1,4 @@
-"""Every case of the reference vectors, by id or name: it passes, or is expected to fail with what it waits for.
+"""Every reference vector that needs no other program: it passes, or is expected to fail with what it waits for.
 
 Compared are endpoint, status, the start of the message, the metadata and the bytes that go on. Two differences are
 meant: received headers are never echoed, and a response that is not an event stream passes chunk by chunk instead of
@@ -225,7 +225,6 @@ class WaitsFor(NamedTuple):
 
 EVENTS = WaitsFor("KV events")
 CRDS = WaitsFor("InferenceModelRewrite objects")
-CEL = WaitsFor("the InferencePool CRD and its validation rules")
 
 LISTED: dict[str, Any] = {
     "hermetic 1": http_case,
@@ -263,12 +262,6 @@ LISTED: dict[str, Any] = {
     "scorers lora-affinity-scorer": lora_case,
     "scorers weighted_total": weights_case,
     **{f"body_chunking {length}": chunking_case for length in (0, 61_000, 62_000, 62_001, 63_000, 125_000)},
-    "inferencepool_cel valid base": CEL,
-    "inferencepool_cel appProtocol kubernetes.io/h2c": CEL,
-    "inferencepool_cel endpointPickerRef kind '' and no port": CEL,
-    "inferencepool_cel endpointPickerRef kind Service and no port": CEL,
-    "inferencepool_cel [8000, 80, 8081, 443]": CEL,
-    "inferencepool_cel [8000, 80, 8000, 443]": CEL,
     "sse_usage usage and [DONE] in the same chunk": usage_case(CONTENT, USAGE + DONE),
     "sse_usage usage and [DONE] in consecutive chunks": usage_case(CONTENT, USAGE, DONE),
     "sse_usage content chunks, then usage, then [DONE]": usage_case(CONTENT, CONTENT, USAGE, CONTENT, DONE),
@@ -295,9 +288,6 @@ def recorded() -> Iterator[tuple[str, Any]]:
         else:
             yield f"scorers {name}", cases
     yield from ((f"body_chunking {case['length']}", case) for case in SMALL["body_chunking"])
-    yield from (
-        (f"inferencepool_cel {case.get('case') or case['target_ports']}", case) for case in SMALL["inferencepool_cel"]
-    )
     yield from ((f"sse_usage {case['stream']}", case) for case in SMALL["sse_usage"])
     for kind, texts in SMALL["metric_spec_parser"].items():
         yield from ((f"metric_spec_parser {kind} {text!r}", text) for text in texts)
@@ -336,6 +326,7 @@ def test_every_section_is_read() -> None:
         "vllm_block_hashes",
         "scorers",
         "body_chunking",
+        # On a real API server: tests/component/kube/test_crds.py.
         "inferencepool_cel",
         "sse_usage",
         "metric_spec_parser",
