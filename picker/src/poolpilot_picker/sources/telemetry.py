@@ -98,6 +98,7 @@ class TelemetrySource:
             connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls, meter=self.meter)),
             token=token,
             rng=rng or random.Random(),
+            searching=asyncio.Lock(),
             in_flight=in_flight,
         )
         self._watches: dict[tuple[str, int], EndpointWatch] = {}

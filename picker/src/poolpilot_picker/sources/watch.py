@@ -106,6 +106,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     connect: Callable[[str, int], Client]
     token: BearerToken | None
     rng: random.Random
+    searching: asyncio.Lock
+    """Held while a page is searched in turns."""
     in_flight: Callable[[EndpointSpec], float]
     """What our ledger has on an endpoint."""
 
@@ -408,13 +410,15 @@ class EndpointWatch:
 
     async def _in_turns(self, turns: Turns[_Result]) -> _Result:
         """Drives work that takes long, letting others go first after each turn."""
-        while True:
-            try:
-                next(turns)
-            except StopIteration as end:
-                result: _Result = end.value
-                return result
-            await asyncio.sleep(0)
+        # One page at a time: when hundreds of first answers arrive together, the loop must not be held by all of them.
+        async with self._around.searching:
+            while True:
+                try:
+                    next(turns)
+                except StopIteration as end:
+                    result: _Result = end.value
+                    return result
+                await asyncio.sleep(0)
 
     def _headers(self) -> Mapping[str, str]:
         token = self._around.token
