@@ -15,6 +15,7 @@ from grpc_health.v1.health import aio as health_aio
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.codec import dispatch, encode
 from poolpilot_picker.extproc.listener import SERVICE
+from poolpilot_picker.extproc.ports import stop_listening
 from poolpilot_picker.instruments.seldom import Seldom
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 LAST_WORDS_S: Final = 2.0
 """For what streams still have to say when their time is over."""
+AGE_S: Final = 10.0
+"""Of a connection whose process may be replaced: see `_hand_over`."""
 HELD_S: Final = 1.0
 """The last stream of a connection ends so long after the others: see `_end_streams`."""
 FAILURES: Final = {
@@ -95,8 +98,10 @@ class GrpcTransport:
         """Listens; returns the port chosen. Raises StartError where that is not possible."""
         # Channel code of grpc.aio polls in a loop of its own; it must be bound to this one.
         grpc.aio.init_grpc_aio()
+        age = [("grpc.max_connection_age_ms", int(1000 * AGE_S))] if self._settings.shares_port else []
         server = grpc.aio.server(
             options=[
+                *age,
                 ("grpc.max_receive_message_length", self._settings.max_receive_bytes),
                 ("grpc.max_send_message_length", self._settings.max_receive_bytes),
                 ("grpc.max_concurrent_streams", self._settings.max_streams),
@@ -158,7 +163,9 @@ class GrpcTransport:
         server, self._server = self._server, None
         if server is None:
             return
-        if not replaced:
+        if replaced:
+            await self._hand_over()
+        else:
             await self._health.enter_graceful_shutdown()
         # The time is a bound for what is no stream of ours, such as a watch on the health service.
         stopping = asyncio.ensure_future(server.stop(grace_s + 3.0 * LAST_WORDS_S + HELD_S))
@@ -169,6 +176,17 @@ class GrpcTransport:
         await asyncio.wait({stopping}, timeout=LAST_WORDS_S)
         await server.stop(0)
         await stopping
+
+    async def _hand_over(self) -> None:
+        """Leaves all connections to the process that replaces this one, as if each had reached its age.
+
+        A server of the library that stops cancels what is on its way to it. A connection that is too old only sends
+        GOAWAY, and the server takes what was sent before that was read. So it stops when no connection is left but
+        those of open streams.
+        """
+        stop_listening(self.port)
+        # The library lets the age vary by a tenth.
+        await self._until(asyncio.Event(), 1.3 * AGE_S)
 
     async def _end_streams(self) -> None:
         """Ends what is open, and on each connection one stream later than the others.
