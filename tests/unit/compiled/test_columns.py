@@ -152,6 +152,14 @@ def test_ties_fall_where_the_reference_lets_them_fall():
     assert len(set(chosen)) > 20
 
 
+def test_who_is_wanted_must_have_been_heard():
+    table = table_of(3, random.Random(1), {})
+    table.load_ms[:] = [NOW, NOW - 50.0, NOW]
+    assert table.columns.all_heard(NOW - 50.0) and not table.columns.all_heard(NOW - 49.0)
+    table.apply(EndpointSpec(host=f"10.0.0.{n}", port=8000) for n in (0, 2))
+    assert table.slots[1] is None and table.columns.all_heard(NOW - 49.0), "a free slot was never heard from"
+
+
 bookings = st.lists(
     st.tuples(
         st.integers(0, 2),
@@ -196,6 +204,25 @@ def test_keeps_the_account_as_the_reference_does(booked, rng):
                     columns.leave_idle(gone[0], now)
         np.testing.assert_array_equal(*blocks)
         assert [both[0].batch(at, now) for at in range(3)] == [both[1].batch(at, now) for at in range(3)]
+
+
+@given(st.integers(1, 4), st.integers(0, 6), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_sums_accounts_as_the_reference_does(processes, slots, seed):
+    rng = np.random.default_rng(seed)
+    shares = [rng.uniform(0, 9, (len(ROWS), slots + rng.integers(0, 3))) for _ in range(processes)]
+    blocks = new_block(8), new_block(8)
+    for kind, block in zip((ReferenceColumns, CORE.columns), blocks, strict=True):
+        columns = kind(block, slots)
+        columns.sum_up([kind(share, share.shape[1]) for share in shares])
+        for share in shares:
+            share += 1.0
+        if slots:
+            columns.sum_up_slot([kind(share, share.shape[1]) for share in shares], slots - 1)
+        for share in shares:
+            share -= 1.0
+    np.testing.assert_allclose(*blocks, rtol=1e-12)
+    assert (blocks[1][:, slots:] == new_block(8)[:, slots:])[~np.isnan(blocks[1][:, slots:])].all()
 
 
 # ── what no input may do ─────────────────────────────────────────────────────
@@ -323,6 +350,15 @@ def test_a_block_that_is_none_is_refused(block):
         CORE.columns(new_block(3), 3_000)
     with pytest.raises((ValueError, OverflowError)):
         CORE.columns(new_block(3), -1)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, ReferenceColumns(new_block(3), 3), CORE.columns(new_block(3), 2)])
+def test_an_account_that_is_none_is_refused(wrong):
+    columns = CORE.columns(new_block(3), 3)
+    with pytest.raises((TypeError, AttributeError, ValueError)):
+        columns.sum_up([columns, wrong])
+    with pytest.raises((TypeError, AttributeError, IndexError)):
+        columns.sum_up_slot([wrong], 2)
 
 
 def test_rows_are_those_of_the_state():

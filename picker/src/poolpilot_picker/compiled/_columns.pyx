@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, embedsignature=True
+# cython: language_level=3, boundscheck=True, nonecheck=True, wraparound=False, cdivision=True, embedsignature=True
 """The account's arithmetic on a pool's numbers. Read by every decision.
 
 Does what `ReferenceColumns` in `state/columns.py` does, operation by operation.
@@ -20,7 +20,7 @@ ROWS = (
 cdef class Columns:
     """A block and how many of its slots are in use."""
 
-    def __init__(self, double[:, ::1] block, Py_ssize_t slots):
+    def __init__(self, double[:, ::1] block not None, Py_ssize_t slots):
         if block.shape[0] != ROW_COUNT or not 0 <= slots <= block.shape[1]:
             raise ValueError(
                 f"a block has {int(ROW_COUNT)} rows and at least {slots} slots, "

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, embedsignature=True
+# cython: language_level=3, boundscheck=True, nonecheck=True, wraparound=False, cdivision=True, embedsignature=True
 """What a request costs at every endpoint of a pool, and where it is least. Read by every decision.
 
 Does what `CostModel` in `routing/cost_model.py` does, operation by operation; there are the reasons. Pointers are taken

@@ -49,8 +49,9 @@ class LoadEstimate:
 
 def _faded(table: EndpointTable, foreign: Floats, age: Floats, unknown: Mask) -> Floats:
     """`foreign`, replaced by the peers' median as far as it is old; `age` in units of what counts as stale."""
-    fresh = foreign[table.eligible & ~unknown]
-    peers = float(np.median(fresh)) if len(fresh) else 0.0
+    fresh = np.sort(foreign[table.eligible & ~unknown])
+    # By hand: numpy's median takes longer than all the rest of a decision.
+    peers = 0.5 * float(fresh[(len(fresh) - 1) // 2] + fresh[len(fresh) // 2]) if len(fresh) else 0.0
     trust = np.minimum(np.maximum(2.0 - 2.0 * age, 0.0), 1.0)
     faded: Floats = trust * foreign + (1.0 - trust) * peers
     return faded
