@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from poolpilot_lab.bench.routing import execute, rates
+from poolpilot_lab.bench.routing import command, execute, rates
 from poolpilot_lab.bench.routing.command import main
 from poolpilot_lab.bench.routing.statistics import geometric_mean, paired
 from poolpilot_lab.bench.routing.tables import FIELDS
@@ -21,7 +21,12 @@ def _rate(monkeypatch):
     monkeypatch.setattr(execute, "known_rate", lambda scenario, table, seed: 40.0)
 
 
-@pytest.mark.usefixtures("_rate")
+@pytest.fixture
+def _no_plots(monkeypatch):
+    monkeypatch.setattr(command, "draw", lambda runs, out: [])
+
+
+@pytest.mark.usefixtures("_rate", "_no_plots")
 def test_it_writes_rows_with_exactly_the_fields_that_are_promised(tmp_path):
     assert (
         main(
@@ -56,6 +61,23 @@ def test_it_writes_rows_with_exactly_the_fields_that_are_promised(tmp_path):
 
 
 @pytest.mark.usefixtures("_rate")
+def test_it_draws_a_picture_per_scenario_and_one_of_all(tmp_path):
+    assert main([*FAST, "--policy", "poolpilot,random", "--loads", "0.7", "--out", str(tmp_path)]) == 0
+    assert {file.name for file in (tmp_path / "plots").iterdir()} == {"poisson-mix.png", "oracle.png"}
+    assert all(file.stat().st_size > 5_000 for file in (tmp_path / "plots").iterdir())
+
+
+@pytest.mark.usefixtures("_rate", "_no_plots")
+def test_ladder_and_ablation_compare_poolpilot_with_itself(tmp_path):
+    flags = [*FAST, "--loads", "0.7", "--tables", "ladder", "--out", str(tmp_path)]
+    assert main(flags) == 0
+    rows = json.loads((tmp_path / "ladder.json").read_text())
+    assert [row["policy"] for row in rows][:2] == ["poolpilot", "poolpilot+first-tokens"]
+    assert not (tmp_path / "results.json").exists()
+    assert "+true-lengths" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("_rate", "_no_plots")
 def test_what_was_run_is_not_run_again_and_what_is_missing_is(tmp_path, monkeypatch):
     flags = [*FAST, "--loads", "0.7", "--policy", "random,least-request", "--out", str(tmp_path)]
     ran = []
@@ -75,7 +97,7 @@ def test_what_was_run_is_not_run_again_and_what_is_missing_is(tmp_path, monkeypa
     assert len(ran) == 7
 
 
-@pytest.mark.usefixtures("_rate")
+@pytest.mark.usefixtures("_rate", "_no_plots")
 def test_a_plain_trace_and_an_engine_file_are_run(tmp_path):
     trace = tmp_path / "trace.jsonl"
     lines = [
@@ -185,7 +207,7 @@ def test_ratios_are_paired_and_their_interval_narrows_with_seeds():
     assert geometric_mean([1.0, 100.0]) == pytest.approx(10.0)
 
 
-@pytest.mark.usefixtures("_rate")
+@pytest.mark.usefixtures("_rate", "_no_plots")
 def test_a_rate_that_belongs_to_a_scenario_is_run_besides_the_shares(tmp_path):
     assert main([*FAST, "--policy", "random", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results.json").read_text())
