@@ -54,6 +54,7 @@ Fields = Sequence[tuple[str, str | bytes]]
 
 NEVER_FROM_CLIENTS: Final = (*names.BACKEND_ROUTING, names.SERVED, names.SUBSET)
 """A client's own copies are removed: pods and data plane trust them."""
+_NEVER: Final = frozenset(NEVER_FROM_CLIENTS)
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
 
@@ -114,13 +115,11 @@ class Exchange:
         self._head: RequestHead | None = None
         self._request_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
         self._subset: tuple[str, ...] | None = None
-        self._strip: list[str] = []
+        self._strip: Sequence[str] = ()
         self._chunks: list[bytes] = []
         self._held_bytes = 0
-        self._request_over = self._response_over = False
-        """No further body is expected."""
-        self._echo = False
-        """Full duplex: placed, request chunks pass through."""
+        self._request_over = self._response_over = False  # no further body is expected
+        self._echo = False  # full duplex: placed, request chunks pass through
         self._refused = self._closed = self._response_seen = False
         self._observation: Observation | None = None
         self.passing = False
@@ -150,8 +149,9 @@ class Exchange:
             return [] if duplex else [HeadersReply(request=True)]
         self._account.started = now
         head = self._head = read_head(fields, new_id=self._new_id)
-        received = {name for name, _ in fields}
-        self._strip = [name for name in (*NEVER_FROM_CLIENTS, *self._settings.strip_headers) if name in received]
+        received, strip = dict(fields), self._settings.strip_headers
+        if strip or not _NEVER.isdisjoint(received):
+            self._strip = [name for name in (*NEVER_FROM_CLIENTS, *strip) if name in received]
         self._allow(metadata)
         use = body_use(head, end_of_stream=end_of_stream)
         if use not in (BodyUse.NONE, BodyUse.UNSEEN) and self._request_mode in WAITED_FOR:

@@ -104,11 +104,12 @@ class MessageReader:
         return messages
 
     def _keep(self, part: bytes) -> None:
-        if self._held.full(len(part)):
+        held, size = self._held, len(part)
+        if held.bytes + size > held.limit:
             raise CallFault(Status.RESOURCE_EXHAUSTED, "the picker holds too many unfinished messages")
         self._parts.append(part)
-        self.have += len(part)
-        self._held.bytes += len(part)
+        self.have += size
+        held.bytes += size
 
     def forget(self) -> None:
         """Drops what is not whole."""
