@@ -204,7 +204,7 @@ _ALL: Final = (
             "summary": "bursts: a 1:5 rate ladder",
             "traffic": partial(streams.applications, bursts=True),
             "guess": 90.0,
-            "quick_s": 120.0,
+            "quick_s": 80.0,
             "full_s": 240.0,
             "warm_share": 0.25,
         }
@@ -224,7 +224,7 @@ _ALL: Final = (
             "name": "S11",
             "summary": "one of eight dies, later a cold one joins and another drains",
             "fleet": (_H100,) * 9,
-            "quick_s": 90.0,
+            "quick_s": 60.0,
             "full_s": 180.0,
             "warm_share": 0.15,
             "changes": (Change(0.4, "kill", 3, 3_000.0), Change(0.65, "start", 8), Change(0.85, "drain", 5)),
