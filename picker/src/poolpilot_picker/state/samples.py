@@ -12,7 +12,7 @@ class HistogramTotals(msgspec.Struct):
     count: float = 0.0
 
 
-class EngineSample(msgspec.Struct, kw_only=True):
+class EngineSample(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Gauges, counters and facts read from one engine at one moment. `taken_ms`: monotonic clock when the read began.
 
     Histograms, and the counters that are compared with them, are told by every few readings only: None says nothing
