@@ -20,7 +20,7 @@ from gateway_envoy import Variant, start_gateway
 from gateway_pods import sse_events
 from gateway_site import chat
 from gateway_stage import MODES
-from picker_program import PickerProgram
+from picker_program import STARTS_S, PickerProgram
 from poolpilot_lab.processes import free_ports
 from poolpilot_picker.envoy.command import main as envoy_config
 from poolpilot_picker.envoy.settings import EnvoySettings, FailureMode, HostPort
@@ -77,7 +77,7 @@ class Crew:
             seen = stats[healthy] == WORKERS and stats[answered] >= before + 2 * WORKERS
             return page["ready"] and not page["detail"] and seen
 
-        await self.picker.until(whole, "both workers serve")
+        await self.picker.until(whole, "both workers serve", STARTS_S)
 
     async def settled(self) -> None:
         """Nothing is open and nothing is booked."""
@@ -194,7 +194,7 @@ async def test_a_killed_worker_costs_nobody_a_request_where_the_pool_fails_open(
             page = await crew.picker.json("/readyz")
             return not page["detail"] and (await crew.pids())[victim] != before
 
-        await crew.picker.until(back, "it is back")
+        await crew.picker.until(back, "it is back", STARTS_S)
         await crew.until_whole()
 
     got = await under_load(crew, ["partial-open", "buffered-open", "partial-close"], crash)
@@ -220,7 +220,7 @@ async def test_a_worker_that_is_stopped_drains(crew: Crew) -> None:
                 page = await crew.picker.json("/readyz")
                 return not page["detail"] and (await crew.pids())[victim] != pid
 
-            await crew.picker.until(back, "it is back")
+            await crew.picker.until(back, "it is back", STARTS_S)
             await crew.until_whole()
 
     variants = ["partial-close", "buffered-close", "duplex-close"]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+STARTS_S = 60.0
+"""For a process to start again, on a machine that has other things to do."""
+
 
 class PickerProgram:
     """`python -m poolpilot_picker` on ports of its own, with its log in a file."""
@@ -77,9 +80,9 @@ class PickerProgram:
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
-    async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def until(self, condition: Callable[[], Awaitable[bool]], what: str, within_s: float = WAIT_S) -> None:
         """Waits for something to come true."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + within_s
         while not await condition():
             assert time.monotonic() < deadline, f"{what}\n{self.child.tail()}"
             await asyncio.sleep(0.05)

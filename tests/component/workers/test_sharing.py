@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from extproc_client import BUFFERED, NONE, DataPlane, Stream, chat, destination
-from picker_program import PickerProgram, replace
+from picker_program import STARTS_S, PickerProgram, replace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ class Crew:
             page = await self.picker.json("/readyz")
             return page["ready"] and not page["detail"]
 
-        await self.picker.until(back, "both are back")
+        await self.picker.until(back, "both are back", STARTS_S)
 
     async def close(self) -> None:
         for plane in self.planes:
@@ -203,13 +203,13 @@ async def test_one_reads_and_all_know(engine: Engine, tmp_path: Path) -> None:
         engine.running = 5
         os.kill(picker.ready["workers"][0], signal.SIGKILL)
         await crew.until_back()
-        await picker.until(lambda: known(5), "both know again")
+        await picker.until(lambda: known(5), "both know again", STARTS_S)
 
         # The other is killed: the new one is told what was told long ago.
         os.kill(picker.ready["workers"][1], signal.SIGKILL)
         await crew.until_back()
         engine.running = 7
-        await picker.until(lambda: known(7), "the new one has been told")
+        await picker.until(lambda: known(7), "the new one has been told", STARTS_S)
         assert not picker.said("error", "news of another worker")
         await crew.close()
 

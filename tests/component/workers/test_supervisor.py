@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from extproc_client import BUFFERED, NONE, DataPlane, chat
-from picker_program import PickerProgram
+from picker_program import STARTS_S, PickerProgram
 from poolpilot_lab.processes import free_ports
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def test_a_killed_worker_is_started_again_on_its_port(tmp_path: Path) -> N
             page = await picker.json("/readyz")
             return page["ready"] and not page["detail"]
 
-        await picker.until(back, "it is back")
+        await picker.until(back, "it is back", STARTS_S)
         one, two = (await picker.json("/debug/workers"))["workers"]
         assert one["pid"] == first and two["pid"] != second and two["port"] == ports[1]
         assert two["restarts"] == 1 and picker.said("error", "worker has ended")

@@ -259,6 +259,17 @@ def test_a_policy_that_keeps_no_keys_is_not_told_any(two: Workers) -> None:
     assert seen == [""]
 
 
+def test_a_first_token_after_the_end_is_nothing(two: Workers) -> None:
+    """Also where the endpoint has left the table meanwhile."""
+    one = two.workers[0]
+    placed = one.pool.place(request(subset=[one.pool.table.at(3).address]), two.now)
+    one.pool.first_token(placed, two.now + 1)
+    one.pool.apply_endpoints([spec(0)])
+    one.pool.finish(placed, Outcome.SERVED, two.now + 2)
+    assert len(one.pool.table) == 1
+    one.pool.first_token(placed, two.now + 3)
+
+
 def test_a_full_book_leaves_endpoints_out(two: Workers) -> None:
     two.memory.holds[0, 4:MOST_ENDPOINTS] = 1
     two.workers[1].pool.apply_endpoints([spec(index) for index in range(6)])

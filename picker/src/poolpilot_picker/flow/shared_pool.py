@@ -94,7 +94,8 @@ class SharedPool(Pool):
 
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
-        self._crew.sum_up_slot(placement.booking.endpoint.slot)
+        if not placement.booking.released:
+            self._crew.sum_up_slot(placement.booking.endpoint.slot)
         super().first_token(placement, now)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
