@@ -132,16 +132,37 @@ def test_prefixes_adapters_and_failures_reach_all(two: Workers) -> None:
     assert other.peers.faults == 0
 
 
-def test_learners_of_both_see_all_placements(two: Workers) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.SERVED, Outcome.ABORTED])
+def test_learners_of_both_see_all_placements(two: Workers, outcome: Outcome) -> None:
+    """And what is withdrawn from one is withdrawn from all: the same is expected of the engines everywhere."""
     one, other = two.workers
-    for _ in range(3):
-        one.pool.place(request(2_000), two.now)
-        other.pool.place(request(2_000), two.now)
+    for index in range(4):
+        for worker in (one, other):
+            mark = worker.pool.table.at(index)
+            worker.pool._learners._of[mark].speed.restart_window(two.now)
+    placed = [(worker, worker.pool.place(request(2_000), two.now)) for _ in range(3) for worker in (one, other)]
+    worker, moved = placed[0]
+    to = next(e for e in worker.pool.table if e is not moved.booking.endpoint)
+    worker.pool.served(moved, to.address, two.now, attempts=2)
+    two.talk()
+    work = []
+    for left, right in zip(one.pool.table, other.pool.table, strict=True):
+        learner, twin = (each.pool._learners._of[end] for each, end in ((one, left), (other, right)))
+        assert learner.speed._work_ms == pytest.approx(twin.speed._work_ms, rel=0.05)
+        assert learner.speed._ttft_count == twin.speed._ttft_count
+        assert learner.trust._predicted == pytest.approx(twin.trust._predicted)
+        work.append(learner.speed._work_ms)
+    assert sum(work) > 0
+    for worker, placement in placed:
+        worker.pool.finish(placement, outcome, two.now)
     two.talk()
     for left, right in zip(one.pool.table, other.pool.table, strict=True):
-        learner, twin = (worker.pool._learners._of[end] for worker, end in ((one, left), (other, right)))
-        assert learner.speed._work_ms == pytest.approx(twin.speed._work_ms)
-        assert learner.trust._predicted == pytest.approx(twin.trust._predicted)
+        learner, twin = (each.pool._learners._of[end] for each, end in ((one, left), (other, right)))
+        assert learner.speed._ttft_count == twin.speed._ttft_count
+        if outcome is Outcome.ABORTED:
+            assert learner.speed._work_ms == pytest.approx(0.0, abs=0.05 * max(work))
+            assert twin.speed._work_ms == pytest.approx(0.0, abs=0.05 * max(work))
+            assert learner.speed._ttft_count == 0
 
 
 def test_telemetry_of_the_reader_reaches_all(two: Workers) -> None:

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from poolpilot_picker.flow.learners import Lesson
+
 
 class Placed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A request that one process has placed, told to the others. Lengths in tokens, times in ms."""
@@ -26,6 +28,15 @@ class Placed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     adapter_ms: float = 0.0
     """Predicted load of the adapter, if it is cold."""
     routing_key: str = ""
+
+
+class Withdrawn(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A request that was told as placed ended without an answer of the endpoint, or another one gave it."""
+
+    slot: int
+    generation: int
+    placed_ms: float
+    lesson: Lesson
 
 
 class Crew(Protocol):
@@ -49,6 +60,10 @@ class Crew(Protocol):
 
     def placed(self, news: Placed, now: float) -> None:
         """Tells the others of a placement, soon."""
+        ...
+
+    def withdrawn(self, news: Withdrawn, now: float) -> None:
+        """Tells the others that a placement teaches nothing."""
         ...
 
     def failed(self, slot: int) -> None:

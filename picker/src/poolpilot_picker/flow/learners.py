@@ -113,6 +113,12 @@ class Learners:
             learner.speed.withdrawn(lesson.window, lesson.work_ms, lesson.ttft_ms)
             learner.trust.withdrawn(lesson.cached)
 
+    def withdrawn_elsewhere(self, endpoint: Endpoint, placed_ms: float, lesson: Lesson) -> None:
+        """The same for a request that another process placed; its window is not ours."""
+        learner = self._of.get(endpoint)
+        if learner is not None:
+            self.withdrawn(endpoint, msgspec.structs.replace(lesson, window=learner.speed.window_at(placed_ms)))
+
     def advance(self, endpoint: Endpoint, now: float) -> None:
         """Call before the account of an endpoint changes: accounts for the time since its last change."""
         learner = self._of.get(endpoint)

@@ -104,6 +104,7 @@ class Pool:
         self.tokens = TokenScale()
         self.receipts = ReceiptBook(self.settings.receipts_kept)
         self._learners = Learners(self.table, self.lengths)
+        self._failed = self._learners.failed
         self._rng = rng
         self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
         self._hit_share = 0.2
@@ -313,9 +314,6 @@ class Pool:
             self._failed(endpoint, now)
         self._forget_if_dropped(endpoint)
         return True
-
-    def _failed(self, endpoint: Endpoint, now: float) -> None:
-        self._learners.failed(endpoint, now)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
         self._learners.advance(booking.endpoint, now)

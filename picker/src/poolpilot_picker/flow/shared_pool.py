@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from poolpilot_picker.flow.crew import Placed
+from poolpilot_picker.flow.crew import Placed, Withdrawn
+from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Placement, Pool
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
 
@@ -42,6 +43,7 @@ class SharedPool(Pool):
     def __init__(self, *arguments: Any, crew: Crew, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._crew = crew
+        self._failed = self._failed_here
         self._known_policy: Policy | None = None
         self._key_policy: KeyPolicy | None = None
 
@@ -83,14 +85,38 @@ class SharedPool(Pool):
         return booking, lesson
 
     def served(self, placement: Placement, address: str, now: float, *, attempts: int = 1) -> bool:
-        """As in any pool; the others are told where the prefix went, and have learned with the placement."""
+        """As in any pool; the others are told that it is another endpoint's."""
         self._crew.sum_up()
+        old, lesson = placement.booking.endpoint, placement.lesson
         moved = super().served(placement, address, now, attempts=attempts)
         if moved:
-            slot, prefix = placement.booking.endpoint.slot, placement.request.prefix
-            hashes, ends = cast("list[int]", prefix.hashes), cast("list[float]", prefix.ends)
-            self._crew.placed(Placed(slot, self._crew.generation(slot), hashes, ends, inference=False), now)
+            self._withdraw(placement, old, lesson, now)
+            slot, prefix, booking = placement.booking.endpoint.slot, placement.request.prefix, placement.booking
+            news = Placed(
+                slot,
+                self._crew.generation(slot),
+                cast("list[int]", prefix.hashes),
+                cast("list[float]", prefix.ends),
+                lesson is not None,
+                booking.uncached_tokens,
+                booking.prompt_tokens - booking.uncached_tokens,
+                booking.prompt_tokens - booking.uncached_tokens,
+            )
+            self._crew.placed(news, now)
         return moved
+
+    def finish(self, placement: Placement, outcome: Outcome, now: float) -> bool:
+        """As in any pool; the others are told of what ended without a pod's answer."""
+        endpoint = placement.booking.endpoint
+        ended = super().finish(placement, outcome, now)
+        if ended and outcome is not Outcome.SERVED:
+            self._withdraw(placement, endpoint, placement.lesson, now)
+        return ended
+
+    def _withdraw(self, placement: Placement, endpoint: Endpoint, lesson: Lesson | None, now: float) -> None:
+        if lesson is not None and self.table.holds(endpoint):
+            generation = self._crew.generation(endpoint.slot)
+            self._crew.withdrawn(Withdrawn(endpoint.slot, generation, placement.booking.placed_ms, lesson), now)
 
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
@@ -102,8 +128,8 @@ class SharedPool(Pool):
         self._crew.sum_up_slot(booking.endpoint.slot)
         super()._release(booking, now, answered=answered)
 
-    def _failed(self, endpoint: Endpoint, now: float) -> None:
-        super()._failed(endpoint, now)
+    def _failed_here(self, endpoint: Endpoint, now: float) -> None:
+        self._learners.failed(endpoint, now)
         self._crew.failed(endpoint.slot)
 
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
@@ -125,6 +151,10 @@ class SharedPool(Pool):
         policy = self._keys()
         if news.routing_key and policy is not None:
             policy.placed_elsewhere(news.routing_key, endpoint, now)
+
+    def withdrawn_elsewhere(self, news: Withdrawn) -> None:
+        """What another process has placed teaches nothing."""
+        self._learners.withdrawn_elsewhere(self.table.at(news.slot), news.placed_ms, news.lesson)
 
     def failed_elsewhere(self, slot: int, now: float) -> None:
         """An endpoint has failed a request of another process."""

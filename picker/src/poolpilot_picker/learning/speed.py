@@ -125,6 +125,10 @@ class SpeedLearner:
             self._ttft_sum -= ttft_ms
             self._ttft_count -= 1
 
+    def window_at(self, placed_ms: float) -> int:
+        """Number of the window that a placement of that time counts in; one that is over has number −1."""
+        return self.window if self._since_ms is None or placed_ms >= self._since_ms else -1
+
     def due(self, now: float) -> bool:
         """True once the window is long enough to be closed."""
         return self._since_ms is not None and now - self._since_ms >= WINDOW_MS

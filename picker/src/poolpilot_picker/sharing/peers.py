@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import numpy as np
 
-from poolpilot_picker.flow.crew import Placed
+from poolpilot_picker.flow.crew import Placed, Withdrawn
 from poolpilot_picker.instruments.seldom import Seldom
 from poolpilot_picker.sharing.journal import JournalReader, JournalWriter
 from poolpilot_picker.sharing.memory import BOOKED, BUCKET_MS, BUCKETS, RELEASED, STAMP
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACED, FAILED, SAMPLE, SERVED, RESTARTED = range(1, 6)
+PLACED, WITHDRAWN, FAILED, SAMPLE, SERVED, RESTARTED = range(1, 7)
 """Kinds of news."""
 TOGETHER_MS: Final = 5.0
 """Placements within this time are told together: most of what telling costs is once for all of them."""
@@ -64,7 +64,14 @@ class Served(msgspec.Struct, array_like=True, frozen=True):
     models: ServedModels | None
 
 
-NEWS: Final[dict[int, Any]] = {PLACED: list[Placed], FAILED: About, SAMPLE: Sampled, SERVED: Served, RESTARTED: About}
+NEWS: Final[dict[int, Any]] = {
+    PLACED: list[Placed],
+    WITHDRAWN: Withdrawn,
+    FAILED: About,
+    SAMPLE: Sampled,
+    SERVED: Served,
+    RESTARTED: About,
+}
 
 
 class Sink(Protocol):
@@ -205,6 +212,12 @@ class Peers:
         if now - self._told_ms >= TOGETHER_MS or len(self._untold) >= MOST_TOGETHER:
             self._tell_placed(now)
 
+    def withdrawn(self, news: Withdrawn, now: float) -> None:
+        """Tells the others that a placement teaches nothing."""
+        if self._untold:
+            self._tell_placed(now)
+        self._tell(WITHDRAWN, news)
+
     def _tell_placed(self, now: float) -> None:
         untold, self._untold, self._told_ms = self._untold, [], now
         self._tell(PLACED, untold)
@@ -283,6 +296,8 @@ class Peers:
             return
         if kind == SAMPLE:
             self._sink.on_sample(endpoint.spec, news.sample)
+        elif kind == WITHDRAWN:
+            self._pool.withdrawn_elsewhere(news)
         elif kind == FAILED:
             self._pool.failed_elsewhere(slot, self._now())
         elif kind == SERVED:
