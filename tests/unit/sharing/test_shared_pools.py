@@ -231,10 +231,20 @@ def test_placements_that_come_fast_are_told_together(two: Workers) -> None:
     one.peers.catch_up()
     other.peers.catch_up()
     assert sum(other.pool.prefixes.tokens()) == 6_400
-    for number in range(40):
+    for number in range(100):
         one.pool.place(request(prefix=[((number, "more"), 640)]), two.now)
     other.peers.catch_up()
-    assert sum(other.pool.prefixes.tokens()) >= 6_400 + 32 * 640, "many do not wait for the time"
+    assert sum(other.pool.prefixes.tokens()) >= 50 * 640, "many do not wait for the time"
+
+
+def test_the_longest_prompts_are_told_too(two: Workers) -> None:
+    one, other = two.workers
+    for number in range(40):
+        one.pool.place(request(65_536, prefix=[(number, 65_536)]), two.now)
+        other.peers.catch_up()
+    two.talk()
+    assert other.peers.lost == one.peers.lost == 0
+    assert sum(other.pool.prefixes.tokens()) == sum(one.pool.prefixes.tokens()) > 0
 
 
 def test_news_that_cannot_be_applied_cost_no_request(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
