@@ -109,7 +109,6 @@ cdef class PrefixIndex(Runs):
         cdef uint32_t step, held
         cdef Py_ssize_t length, stop, at = 0
         cdef Holder* holder
-        cdef bint whole = False
         if not chain.hashes or self._slots[here].capacity <= 0:
             return
         cdef object ends = PySequence_Fast(chain.ends, "ends must be a sequence")
@@ -128,15 +127,14 @@ cdef class PrefixIndex(Runs):
                 self._hold(run, here, step)
             self._touch(run, here, before)
             before = run
-            whole = step == self._runs[run].length
             at += step
         while at < length:
             stop = self._same_size(at, length)
-            if whole and self._runs[before].count == 1 and self._runs[before].units == self._units(at):
+            # A run that this slot holds alone ends where the slot's part of it does.
+            if before != NONE and self._runs[before].count == 1 and self._runs[before].units == self._units(at):
                 self._extend(before, at, stop)
             else:
                 before = self._begin(here, at, stop, before)
-            whole = True
             at = stop
         self._fit(here, self._slots[here].capacity)
 
