@@ -53,6 +53,8 @@ class FaultProxy:
     """What becomes of a line of a watch."""
     silent: bool = False
     """Watches are accepted, and nothing comes."""
+    ends: bool = False
+    """Watches are accepted and end, politely and without a word."""
     held: asyncio.Event | None = None
     """Answers wait for it."""
     url: str = ""
@@ -122,6 +124,8 @@ class FaultProxy:
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers=headers)
         await response.prepare(request)
+        if self.ends:
+            return response
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._injected.append(queue)
         pump = asyncio.create_task(self._pump(answer, queue))

@@ -77,7 +77,9 @@ def from_kubeconfig(path: Path, context: str | None = None) -> Access:
     try:
         from kubernetes import client, config
     except ImportError:
-        raise AccessError("a kubeconfig needs the package kubernetes: pip install 'poolpilot[kubeconfig]'") from None
+        raise AccessError(
+            "a kubeconfig needs the package kubernetes, which a picker in a pod does not: pip install kubernetes"
+        ) from None
     loaded = client.Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]

@@ -60,13 +60,14 @@ class KubeApi:
             return await answer.read()
 
     async def watch(self, path: str, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[list[bytes], None]:
-        """The lines of a watch, as many at a time as have come, until the server ends it.
+        """The lines of a watch, as many at a time as have come, until the server ends it; none as soon as it is open.
 
         Raises RefusedError, or UnreachableError: also where for `silence_s` seconds nothing comes, not even a bookmark.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_s)
         rest = b""
         async with self._asked(path, {**params, "watch": "true"}, limits) as answer:
+            yield []
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > MOST_LINE_BYTES:

@@ -43,7 +43,8 @@ class Change(msgspec.Struct, Generic[ObjectT], frozen=True):
 
 
 Apply: TypeAlias = Callable[["Sequence[Change[ObjectT]]"], None]
-"""Hears of changes, as many at a time as came together. `objects` is up to date already. Must not raise."""
+"""Hears of changes, as many at a time as came together, and of every list, also of one that changed nothing. `objects`
+is up to date already. Must not raise."""
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,8 +186,8 @@ class Watcher(Generic[ObjectT]):
         self._relist_at = self._now() + self._spread(settings.relist_s)
         self._gone.clear()
         self.status.lists += 1
-        self._replace(found)
         self.status.synced = True
+        self._replace(found)
         self.synced.set()
 
     async def _watch(self) -> None:
@@ -200,15 +201,20 @@ class Watcher(Generic[ObjectT]):
         self.status.watches += 1
         async with aclosing(self._api.watch(self._path, query, settings.silence_s)) as batches:
             async for lines in batches:
-                heard = True
                 self._heard()
+                if not lines:
+                    continue
+                heard = True
                 self._take(lines)
                 # Not already after a list: a server that refuses every watch must not be listed all the time.
                 self._backoff.reset()
                 if self._now() >= self._relist_at:
                     return
-        if not heard and self._now() - began < _SHORT_S:
+        if heard:
+            return
+        if self._now() - began < _SHORT_S:
             raise KubeError(f"watch of {self._path}: ended at once")
+        self._backoff.reset()
 
     # ---- what was said
 
@@ -260,8 +266,7 @@ class Watcher(Generic[ObjectT]):
             old = before.get(key)
             if old is None or old.metadata.resource_version != new.metadata.resource_version:
                 changes.append(Change(key, old, new))
-        if changes:
-            self._apply(changes)
+        self._apply(changes)
 
     def _decoded(self, raw: msgspec.Raw) -> ObjectT | Key | None:
         """The object; its key where it is not as its kind has to be, None where even that is not known."""

@@ -24,6 +24,7 @@ from poolpilot_picker.config.reload import ConfigKeeper
 from poolpilot_picker.config.seat import Seat
 from poolpilot_picker.config.step_models import GENERIC, PROFILES, step_model
 from poolpilot_picker.config_use import at_start, config_text, exchange_settings, pool_settings
+from poolpilot_picker.discovering import discovery_of
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
@@ -32,6 +33,7 @@ from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.flow.shared_pool import SharedPool
 from poolpilot_picker.instruments.metrics import PickerMetrics
+from poolpilot_picker.kubernetes_flags import KubernetesPool
 from poolpilot_picker.reloading import ConfigFile
 from poolpilot_picker.routing.pipeline import PluginGuard
 from poolpilot_picker.routing.registry import build_profile, default_registry
@@ -39,8 +41,6 @@ from poolpilot_picker.sharing.joining import keep_up, peers_of, share
 from poolpilot_picker.sharing.memory import MOST_ENDPOINTS
 from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
-from poolpilot_picker.sources.discovery import FileDiscovery
-from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.sources.http import HttpClient, Limits
 from poolpilot_picker.sources.sglang_load import SglangLoadSource, server_info_reader
 from poolpilot_picker.sources.telemetry import TelemetrySource
@@ -79,6 +79,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "default"
     endpoints: tuple[EndpointSpec, ...] = ()
     endpoints_file: Path | None = None
+    kubernetes: KubernetesPool | None = None
     engine: str = "vllm"
     config_file: Path | None = None
     policy: str = DEFAULT_POLICY
@@ -163,17 +164,7 @@ class Picker:
             now=now,
         )
         self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None and first else None
-        self._discovery = (
-            FileDiscovery(
-                options.endpoints_file,
-                self.apply_endpoints,
-                engines=tuple(BUILTIN),
-                default_engine=options.engine,
-                now=now,
-            )
-            if options.endpoints_file is not None
-            else None
-        )
+        self._discovery = discovery_of(options, self.apply_endpoints, now)
         self.transport: Transport = transport_class(options.transport)(
             ListenerSettings(
                 address=options.listen,
@@ -277,13 +268,13 @@ class Picker:
     def readiness(self) -> Readiness:
         """Ready as soon as discovery has spoken; an empty pool is ready too: its answer is 503 with a reason."""
         detail: dict[str, str] = {}
-        discovered = self._discovery is None or self._discovery.status.ready
+        status = self._discovery.status if self._discovery is not None else None
+        discovered = status is None or status.ready
         if self.draining:
             detail["draining"] = "shutting down: no new streams are taken"
-        if not discovered:
-            detail["discovery"] = "no endpoints file has been read yet"
-        elif self._discovery is not None and self._discovery.status.problems:
-            detail["discovery"] = "the last good endpoints stay in force: " + "; ".join(self._discovery.status.problems)
+        if status is not None and (not discovered or status.problems):
+            first = "the last good endpoints stay in force" if discovered else status.missing
+            detail["discovery"] = f"{first}: {'; '.join(status.problems)}".removesuffix(": ")
         if self._config_file is not None and self._config_file.problem:
             detail["configuration"] = self._config_file.problem
         elif self._keeper.detail:
@@ -361,7 +352,17 @@ class Picker:
             self._spawn("discovery", self._discovery.run())
         if self._config_file is not None:
             self._spawn("configuration file", self._config_file.run())
-        await self.transport.set_serving(serving=True)
+        if self._discovery is not None and self._discovery.turned is not None:
+            self._spawn("health", self._keep_health(self._discovery.turned))
+        else:
+            await self.transport.set_serving(serving=True)
+
+    async def _keep_health(self, turned: asyncio.Event) -> None:
+        """Says SERVING while there is a pool to serve."""
+        while await turned.wait():
+            turned.clear()
+            if not self.draining:
+                await self.transport.set_serving(serving=self.readiness().ready)
 
     def _spawn(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
         async def supervised() -> None:

@@ -24,6 +24,7 @@ from poolpilot_picker.errors import ConfigurationError, StartError
 from poolpilot_picker.extproc.listener import TransportName
 from poolpilot_picker.flag_files import tls_files, token_of
 from poolpilot_picker.instruments.logs import configure
+from poolpilot_picker.kubernetes_flags import add_kubernetes_flags, kubernetes_pool
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
 from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.workers.process import LEAVE
@@ -81,7 +82,11 @@ def parser() -> argparse.ArgumentParser:
     )
     data.add_argument("--client-ca", type=Path, metavar="FILE", help="PEM CA of the client certificates to ask for")
     pool = p.add_argument_group("pool")
-    pool.add_argument("--pool-name", default="default", metavar="NAME", help="name in metrics, health and receipts")
+    pool.add_argument(
+        "--pool-name",
+        metavar="NAME",
+        help="the InferencePool; with --endpoints or --endpoints-file a name for metrics and health (default: default)",
+    )
     pool.add_argument("--endpoints", default="", metavar="IP:PORT,…", help="the model servers")
     pool.add_argument("--endpoints-file", type=Path, metavar="FILE", help="YAML list of endpoints, watched")
     pool.add_argument(
@@ -95,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     )
     pool.add_argument("--engine-api-key-env", metavar="NAME", help="the same, from an environment variable")
     pool.add_argument("--eds-dir", type=Path, metavar="DIR", help="keep DIR/eds.json for Envoy's override_host cluster")
+    add_kubernetes_flags(p)
     policy = p.add_argument_group("policy")
     policy.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig, watched")
     policy.add_argument(
@@ -133,15 +139,15 @@ def parser() -> argparse.ArgumentParser:
 def options_of(arguments: argparse.Namespace) -> Options:
     """Checks the flags that argparse cannot. Raises ConfigurationError with every problem."""
     problems: list[str] = []
-    if bool(arguments.endpoints) == (arguments.endpoints_file is not None):
-        problems.append("give either --endpoints or --endpoints-file: the picker must know its model servers")
+    if arguments.endpoints and arguments.endpoints_file is not None:
+        problems.append("--endpoints and --endpoints-file exclude each other")
     if arguments.config_file is not None and arguments.policy != DEFAULT_POLICY:
         problems.append("--config-file and --policy exclude each other: a file says itself which policy it is")
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
         problems.append("--tls-cert and --tls-key go together")
     if arguments.client_ca is not None and arguments.tls_cert is None:
         problems.append("--client-ca needs --tls-cert and --tls-key")
-    if not arguments.pool_name.strip():
+    if arguments.pool_name is not None and not arguments.pool_name.strip():
         problems.append(f"--pool-name is {arguments.pool_name!r}; allowed is any name that is not empty")
     if arguments.eds_dir is not None and not arguments.eds_dir.is_dir():
         problems.append(f"--eds-dir {arguments.eds_dir}: no such directory")
@@ -156,8 +162,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
         for flag, value in (("listen", arguments.listen), ("admin", arguments.admin))
         if _host_port(value) is None
     ]
-    endpoints, token, tls = [], None, None
+    endpoints, kubernetes, token, tls = [], None, None, None
     try:
+        kubernetes = kubernetes_pool(arguments)
         if arguments.endpoints:
             endpoints = parse_endpoint_flag(arguments.endpoints, engine=arguments.engine)
         token = token_of(arguments.engine_api_key_file, arguments.engine_api_key_env)
@@ -172,9 +179,10 @@ def options_of(arguments: argparse.Namespace) -> Options:
     return Options(
         listen=arguments.listen,
         admin=admin,
-        pool=arguments.pool_name,
+        pool=arguments.pool_name or "default",
         endpoints=tuple(endpoints),
         endpoints_file=arguments.endpoints_file,
+        kubernetes=kubernetes,
         engine=arguments.engine,
         config_file=arguments.config_file,
         policy=arguments.policy,

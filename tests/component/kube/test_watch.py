@@ -222,6 +222,24 @@ async def test_a_watch_that_expires_at_once_each_time_is_not_asked_all_the_time(
     assert [wait >= 2.0**step / 2 for step, wait in enumerate(waits[:5])] == [True] * 5
 
 
+async def test_watches_that_end_without_a_word_are_not_asked_all_the_time(world: World) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    world.proxy.ends = True
+    wanted = WatchSettings(first_backoff_s=1.0, most_backoff_s=16.0)
+    async with world.followed(settings=wanted, sleep=sleep) as follower:
+        await follower.until(lambda: len(waits) >= 5)
+        assert follower.watcher.status.lists == 1
+        world.proxy.ends = False
+        await world.put("a")
+        await follower.until(lambda: follower.known == {"a": "1"})
+    assert [wait >= 2.0**step / 2 for step, wait in enumerate(waits[:5])] == [True] * 5
+
+
 async def test_a_silent_watch_is_given_up(world: World) -> None:
     await world.put("a")
     async with world.followed(settings=WatchSettings(silence_s=0.2, first_backoff_s=0.005)) as follower:

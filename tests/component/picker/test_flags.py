@@ -30,9 +30,29 @@ def problems(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ([], "give either --endpoints or --endpoints-file: the picker must know its model servers"),
-        ([*ONE, "--endpoints-file", "{tmp}/e.yaml"], "give either --endpoints or --endpoints-file"),
-        (["--endpoints", ""], "give either --endpoints or --endpoints-file"),
+        (
+            [],
+            "give --endpoints, --endpoints-file, or, in Kubernetes, --pool-name or --endpoint-selector: the picker",
+        ),
+        ([*ONE, "--endpoints-file", "{tmp}/e.yaml"], "--endpoints and --endpoints-file exclude each other"),
+        (["--endpoints", ""], "give --endpoints, --endpoints-file, or, in Kubernetes, --pool-name"),
+        (
+            [*ONE, "--pool-namespace", "a"],
+            "--pool-namespace and --endpoints exclude each other: the endpoints are known",
+        ),
+        (["--endpoint-selector", "a=b"], "--endpoint-selector and --endpoint-target-ports go together"),
+        (
+            ["--pool-name", "p", "--endpoint-target-ports", "1"],
+            "--endpoint-selector and --endpoint-target-ports go together",
+        ),
+        *(
+            (
+                ["--endpoint-selector", "a=b", "--endpoint-target-ports", ports],
+                f"--endpoint-target-ports is {ports!r}; allowed are 1 to 8 different ports, 1-65535",
+            )
+            for ports in ("0", "65536", "80,80", "80,", "http", "1,2,3,4,5,6,7,8,9")
+        ),
+        (["--pool-name", "p", "--kubeconfig", "{tmp}/missing"], "Kubernetes: {tmp}/missing: "),
         (["--endpoints", "10.0.0.1"], "--endpoints: '10.0.0.1' is not ip:port"),
         (["--endpoints", "10.0.0.1:80,10.0.0.1:80"], "--endpoints: endpoint 2 is 10.0.0.1:80 again"),
         (["--endpoints", "pod-1:80"], "--endpoints: 'pod-1' is not an IP address; host names are not resolved"),

@@ -1,4 +1,4 @@
-"""Where the pool's endpoints come from without Kubernetes: flags, or a file that is watched.
+"""Where the pool's endpoints come from without Kubernetes: a file that is watched.
 
 The file is looked at, not listened to: a ConfigMap changes by a swapped symlink, an editor by a rename, others by
 writing in place, and a poll sees all three. What replaces the file (rename, symlink) is complete and taken at once;
@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -32,20 +32,41 @@ class DiscoveryStatus(msgspec.Struct):
     """For readiness detail, metric and log. Times in ms of the monotonic clock."""
 
     path: str
+    """The file, or the object that says which endpoints there are."""
     endpoints: int = 0
     loads: int = 0
-    """Good files taken."""
+    """How often the endpoints were said."""
     failures: int = 0
-    """Files refused, each counted once."""
+    """Files refused, each counted once; answers of an API server that failed."""
     loaded_ms: float | None = None
     problems: tuple[str, ...] = ()
-    """What is wrong with the file as it is now; empty when the pool is what the file says."""
+    """What is wrong now; empty when the pool is what the source says."""
     failing_since_ms: float | None = None
+    missing: str = "no endpoints file has been read yet"
+    """What is waited for while it is not ready."""
 
     @property
     def ready(self) -> bool:
-        """A good file has been read."""
+        """The source has said which endpoints there are."""
         return self.loaded_ms is not None
+
+
+class Discovery(Protocol):
+    """A source of endpoints: hands them to whom it was made for, while `run` runs."""
+
+    @property
+    def status(self) -> DiscoveryStatus:
+        """How it goes."""
+
+    @property
+    def turned(self) -> asyncio.Event | None:
+        """Set when readiness may have changed; None where a source that was ready stays it."""
+
+    def load(self) -> object:
+        """What can be read at once, at start. Raises ConfigurationError."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
 
 
 class _Stamp(msgspec.Struct, frozen=True):
@@ -63,6 +84,8 @@ class _Stamp(msgspec.Struct, frozen=True):
 
 class FileDiscovery:
     """Endpoints of a YAML file, handed to `apply` at each change, while `run` runs."""
+
+    turned = None
 
     def __init__(
         self,

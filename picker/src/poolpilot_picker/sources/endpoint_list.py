@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import yaml
 
+from poolpilot_kube.names import ENGINE_TYPE
 from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-
-ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
-"""Labels that name an endpoint's engine where nothing else does."""
 
 MAX_FILE_BYTES: Final = 2**20
 
@@ -120,7 +118,7 @@ class _Reader:
     def _engine(self, node: yaml.Node | None, labels: dict[str, str], entry: yaml.Node, path: str) -> str:
         engine, place, source = self._text(node, f"{path}.engine"), node, f"{path}.engine"
         if node is None:
-            label = next((label for label in ENGINE_LABELS if label in labels), None)
+            label = next((label for label in ENGINE_TYPE if label in labels), None)
             if label is None:
                 return self._default_engine
             engine, place, source = labels[label], entry, f"{path}.labels[{label}]"
