@@ -38,7 +38,7 @@ class Worker:
 
     def in_flight(self) -> list[float]:
         """Requests by slot, of all workers."""
-        self.peers.catch_up()
+        self.peers.hear()
         return [float(count) for count in self.pool.table.requests]
 
 
@@ -64,10 +64,10 @@ class Workers:
 
     def talk(self) -> None:
         """A moment later everybody has told everything and heard everybody."""
-        self.now += 10.0
+        self.now += 20.0
         for _ in range(2):
             for worker in self.workers:
-                worker.peers.catch_up()
+                worker.peers.hear()
 
     def close(self) -> None:
         """Gives the file back."""

@@ -125,15 +125,20 @@ async def test_a_prefix_placed_by_one_is_found_by_the_other(crew: Crew) -> None:
     text = "All the world's a stage, and all the men and women merely players. " * 400
     place, stream = await crew.place(0, text)
     await stream.done()
+
+    async def told() -> bool:
+        """Both have it; placements are told within a fraction of a second."""
+        indexed = [
+            {row["endpoint"]: row["indexed_tokens"] for row in page["pools"]["default"]}
+            for page in await crew.pages("/debug/endpoints")
+        ]
+        return indexed[0] == indexed[1] and indexed[0][place] > 1_000
+
+    await crew.picker.until(told, "both have it")
     for _ in range(4):
         again, stream = await crew.place(1, text)
         await stream.done()
         assert again == place
-    indexed = [
-        {row["endpoint"]: row["indexed_tokens"] for row in page["pools"]["default"]}
-        for page in await crew.pages("/debug/endpoints")
-    ]
-    assert indexed[0] == indexed[1] and indexed[0][place] > 1_000
 
 
 # ── telemetry ────────────────────────────────────────────────────────────────

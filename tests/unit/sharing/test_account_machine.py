@@ -73,7 +73,7 @@ class AccountMachine(RuleBasedStateMachine):
     def sums_are_those_of_the_open_bookings(self) -> None:
         bookings = [placed.booking for placements in self.open for placed in placements]
         for worker in self.crew.workers:
-            worker.peers.catch_up()
+            worker.peers.hear()
             assert worker.peers.faults == 0
             table = worker.pool.table
             for endpoint in table:

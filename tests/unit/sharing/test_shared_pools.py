@@ -65,13 +65,13 @@ def test_the_queue_of_an_endpoint_is_everybodys(two: Workers) -> None:
     one, other = two.workers
     first = one.pool.place(request(30_000), two.now)
     slot = first.booking.endpoint.slot
-    other.peers.catch_up()
+    other.peers.hear()
     assert other.pool.table.free_at_ms[slot] == first.booking.first_ms > two.now
     subset = request(1_000, subset=[first.booking.endpoint.address])
     second = other.pool.place(subset, two.now)
     assert second.booking.first_ms == pytest.approx(first.booking.first_ms + second.booking.prefill_ms)
     assert second.predicted.wait_ms > first.booking.prefill_ms
-    one.peers.catch_up()
+    one.peers.hear()
     assert one.pool.table.free_at_ms[slot] == second.booking.first_ms
 
 
@@ -171,13 +171,13 @@ def test_telemetry_of_the_reader_reaches_all(two: Workers) -> None:
     two.now += 500
     one.shared.on_sample(mark.spec, EngineSample(taken_ms=two.now, running=3, waiting=1, max_adapters=2))
     one.shared.on_served_models(mark.spec, ServedModels(base=("base",), adapters={"a": "base"}))
-    other.peers.catch_up()
+    other.peers.hear()
     assert other.pool.table.running[1] == 3 and other.pool.table.sample_ms[1] == two.now
     served = other.pool.adapters.served(1)
     assert served is not None and served.adapters == {"a": "base"}
     other.pool.prefixes.insert(request(prefix=[("x", 640)]).prefix, 1)
     one.shared.on_restart(mark.spec)
-    other.peers.catch_up()
+    other.peers.hear()
     assert other.pool.prefixes.tokens()[1] == 0 and np.isnan(other.pool.table.running[1])
 
 
@@ -187,10 +187,10 @@ def test_who_comes_later_is_told_what_is_told_only_once(two: Workers) -> None:
     one.shared.on_served_models(mark.spec, ServedModels(base=("base",)))
     two.die(other)
     late = two.join()
-    late.peers.catch_up()
+    late.peers.hear()
     assert late.pool.adapters.served(1) is None
     one.shared.answer()
-    late.peers.catch_up()
+    late.peers.hear()
     assert late.pool.adapters.served(1) == ServedModels(base=("base",))
 
 
@@ -203,7 +203,7 @@ def test_news_of_an_endpoint_that_is_gone_reach_nobody(two: Workers) -> None:
     for wanted in (rest, [*rest, spec(9)]):
         for worker in (one, other):
             worker.pool.apply_endpoints(wanted)
-    other.peers.catch_up()
+    other.peers.hear()
     assert other.pool.table.at(3).spec == spec(9) and other.pool.prefixes.tokens()[3] == 0
     assert other.peers.faults == 0
 
@@ -225,15 +225,15 @@ def test_placements_that_come_fast_are_told_together(two: Workers) -> None:
         one.pool.place(request(prefix=[(number, 640)]), two.now)
     assert two.memory.heads[one.chair, 0] > head, "the first at once"
     assert sum(other.pool.prefixes.tokens()) == 0
-    other.peers.catch_up()
+    other.peers.hear()
     assert sum(other.pool.prefixes.tokens()) == 640
-    two.now += 5
-    one.peers.catch_up()
-    other.peers.catch_up()
+    two.now += 20
+    one.peers.hear()
+    other.peers.hear()
     assert sum(other.pool.prefixes.tokens()) == 6_400
     for number in range(100):
         one.pool.place(request(prefix=[((number, "more"), 640)]), two.now)
-    other.peers.catch_up()
+    other.peers.hear()
     assert sum(other.pool.prefixes.tokens()) >= 50 * 640, "many do not wait for the time"
 
 
@@ -241,7 +241,7 @@ def test_the_longest_prompts_are_told_too(two: Workers) -> None:
     one, other = two.workers
     for number in range(40):
         one.pool.place(request(65_536, prefix=[(number, 65_536)]), two.now)
-        other.peers.catch_up()
+        other.peers.hear()
     two.talk()
     assert other.peers.lost == one.peers.lost == 0
     assert sum(other.pool.prefixes.tokens()) == sum(one.pool.prefixes.tokens()) > 0
@@ -275,7 +275,10 @@ class Sticky(Profile):
 def test_a_session_is_bound_in_all_workers() -> None:
     crew = Workers(2, 4, Sticky)
     session = request(routing_key="s")
-    places = {chosen(crew.workers[n % 2].pool.place(session, crew.now)) for n in range(10)}
+    places = set()
+    for number in range(10):
+        crew.now += 50
+        places.add(chosen(crew.workers[number % 2].pool.place(session, crew.now)))
     assert len(places) == 1
     crew.close()
 
@@ -286,7 +289,7 @@ def test_a_policy_that_keeps_no_keys_is_not_told_any(two: Workers) -> None:
     original = other.pool.placed_elsewhere
     other.pool.placed_elsewhere = lambda news, now: (seen.append(news.routing_key), original(news, now))[1]  # type: ignore[method-assign]
     one.pool.place(request(routing_key="secret"), two.now)
-    other.peers.catch_up()
+    other.peers.hear()
     assert seen == [""]
 
 

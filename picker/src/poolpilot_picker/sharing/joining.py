@@ -42,7 +42,7 @@ async def keep_up(peers: Peers, shared: SharedFeed | None, metrics: PickerMetric
     lost = faults = 0
     while True:
         await asyncio.sleep(KEEP_UP_S)
-        peers.catch_up()
+        peers.hear()
         if shared is not None:
             shared.answer()
         if peers.lost > lost:

@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 
 PLACED, WITHDRAWN, FAILED, SAMPLE, SERVED, RESTARTED = range(1, 7)
 """Kinds of news."""
-TOGETHER_MS: Final = 5.0
-"""Placements within this time are told together: most of what telling costs is once for all of them."""
+TOGETHER_MS: Final = 20.0
+"""Placements within this time are told together, and news taken in together: most of what that costs is once for all of
+them, and a prefix is not asked for again so soon."""
 MOST_TOGETHER: Final = 1_024
 """Blocks of prefixes told together, each placement counting eight more: a record stays small beside the ring."""
 MOST_NEWS: Final = 256
@@ -111,7 +112,7 @@ class Peers:
         self._accounts: list[Columns] = []
         self._untold: list[Placed] = []
         self._untold_blocks = 0
-        self._told_ms = -math.inf
+        self._told_ms = self._heard_ms = -math.inf
         self._encoder = msgspec.msgpack.Encoder()
         self._decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
             kind: msgspec.msgpack.Decoder(news) for kind, news in NEWS.items()
@@ -265,15 +266,25 @@ class Peers:
         return self._journal.dropped + sum(reader.lost for reader in self._readers.values())
 
     def catch_up(self) -> None:
-        """Applies what the others have told, and brings the sums up to date."""
+        """Brings the sums up to date, and from time to time takes in what the others have told."""
+        if (now := self._now()) - self._heard_ms >= TOGETHER_MS:
+            self._hear(now)
+        self.sum_up()
+
+    def hear(self) -> None:
+        """Tells what is untold, takes in what the others have told, and brings the sums up to date."""
+        self._hear(self._now())
+        self.sum_up()
+
+    def _hear(self, now: float) -> None:
+        self._heard_ms = now
         if self._seen_epoch != self._epoch[0]:
             self._look_around()
-        if self._untold and (now := self._now()) - self._told_ms >= TOGETHER_MS:
+        if self._untold and now - self._told_ms >= TOGETHER_MS:
             self._tell_placed(now)
         for reader in self._readers.values():
             if reader.news:
                 self._read(reader)
-        self.sum_up()
 
     def _read(self, reader: JournalReader) -> None:
         before = reader.lost
