@@ -102,7 +102,7 @@ def from_kubeconfig(path: Path, context: str | None = None) -> Access:
     def token() -> str | None:
         # Runs the refresh of exec plugins and token files, and whatever they raise.
         try:
-            value = loaded.get_api_key_with_prefix("authorization")
+            value = loaded.get_api_key_with_prefix("BearerToken", alias="authorization")
         except Exception as error:
             raise AccessError(f"{path}: no token: {error}") from error
         return str(value) if value else None

@@ -34,7 +34,7 @@ async def there(plane: ControlPlane) -> AsyncIterator[Namespace]:
         namespace = Namespace(api, "serving")
         await namespace.made()
         meta = {"name": "picker", "namespace": "serving"}
-        read = ["get", "list", "watch"]
+        read = ["list", "watch"]
         rules: list[dict[str, Any]] = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": read},
             {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read},
