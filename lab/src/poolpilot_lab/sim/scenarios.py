@@ -139,7 +139,7 @@ _ALL: Final = (
         slo=Slo(10_000.0, 100.0),
         block_tokens=256,
         warm_share=0.35,
-        quick_s=350.0,
+        quick_s=800.0,
         full_s=900.0,
     ),
     Scenario(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BEST_SHOWN: Final = 5
 """Baselines in a picture besides ours and the references: more lines cannot be told apart."""
+_OTHERS: Final = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 _OURS: Final = {POOLPILOT: "tab:blue", ORACLE: "black", CENTRAL_QUEUE: "gray"}
 
 
@@ -45,13 +46,18 @@ def _shown(runs: Runs, cell: Cell) -> list[str]:
     return [policy for policy in _OURS if policy in there] + baselines[:BEST_SHOWN]
 
 
-def _style(policy: str) -> dict[str, Any]:
+def _style(policy: str, shown: list[str]) -> dict[str, Any]:
     style: dict[str, Any] = {"label": policy, "linewidth": 2.2 if policy == POOLPILOT else 1.1}
-    if policy in _OURS:
-        style["color"] = _OURS[policy]
+    others = [one for one in shown if one not in _OURS]
+    style["color"] = _OURS[policy] if policy in _OURS else _OTHERS[others.index(policy)]
     if policy in (ORACLE, CENTRAL_QUEUE):
         style["linestyle"] = "--"
     return style
+
+
+def _finite(values: list[float]) -> list[float]:
+    """Infinite ones are left out of a line."""
+    return [value if math.isfinite(value) else math.nan for value in values]
 
 
 def _scenario(runs: Runs, cells: list[Cell], file: Path) -> None:
@@ -67,7 +73,10 @@ def _scenario(runs: Runs, cells: list[Cell], file: Path) -> None:
             loads = [cell.load for cell in cells if policy in runs.policies(cell)]
             values = [runs.mean(cell, policy, name) for cell in cells if policy in runs.policies(cell)]
             axis.plot(
-                loads, [value if math.isfinite(value) else math.nan for value in values], marker="o", **_style(policy)
+                loads,
+                [value if math.isfinite(value) else math.nan for value in values],
+                marker="o",
+                **_style(policy, shown),
             )
         axis.set_xlabel("load ρ")
         axis.set_title(title)
@@ -85,7 +94,7 @@ def _distribution(runs: Runs, cell: Cell, shown: list[str], axis: Any) -> None:
     shares = [share / 100 for share in range(1, 101)]
     for policy in shown:
         quantiles = runs.first(cell, policy).figures["ttft_quantiles_ms"]
-        axis.plot([value if math.isfinite(value) else math.nan for value in quantiles], shares, **_style(policy))
+        axis.plot(_finite(quantiles), shares, **_style(policy, shown))
     axis.set_xscale("log")
     axis.set_xlabel("TTFT, ms")
     axis.set_title(f"share of requests, ρ {cell.load:.2g}, first seed")
