@@ -88,6 +88,35 @@ async def test_streams_and_whole_answers(generator: tools.Generator, program: Pa
         assert (await servers.counts()).requests == 22
 
 
+async def test_a_body_that_was_written_anew_is_streamed_too(program: Path, tmp_path: Path) -> None:
+    """Go's pickers write the fields in the order of their names: `stream` comes after the messages."""
+    [port] = free_ports(1, "127.0.1.1")
+    [where] = tools.addresses(1, port)
+    body = b'{"max_tokens":200,"messages":[{"content":"%s","role":"user"}],"model":"bench","stream":true}' % (
+        b"a " * 500
+    )
+    head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    async with tools.Servers(program, [where], tmp_path / "s", selects=True) as servers:
+        await servers.shape(chunks=3, interval_ms=1.0)
+        reader, writer = await asyncio.open_connection("127.0.1.1", port)
+        writer.write(head + body)
+        answer = await reader.read()
+        writer.close()
+    assert answer.count(b"data: ") == 4
+
+
+async def test_a_stream_that_comes_in_one_piece_is_an_error(generator: tools.Generator) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+
+    async with served(handler) as where:
+        prompt = tools.Prompt(bytes=900, stream=True)
+        told = await generator.run(tools.LoadSpec(target=where, concurrency=1, requests=1, prompt=prompt))
+    assert told.errors == 1
+    assert list(told.reasons) == ["answer in one piece where a stream was asked for"]
+
+
 @contextlib.asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[str]:
     """The address of a server whose connections are closed when the handler is done, and at the end all of them."""

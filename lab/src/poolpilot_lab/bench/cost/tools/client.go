@@ -30,6 +30,7 @@ type outcome struct {
 
 var (
 	errCut     = errors.New("streamed answer without its end")
+	errWhole   = errors.New("answer in one piece where a stream was asked for")
 	errHead    = errors.New("answer is no HTTP/1.1")
 	eventStart = []byte("data: ")
 	lastEvent  = []byte("data: [DONE]\n\n")
@@ -134,9 +135,12 @@ func (c *client) answer() (outcome, bool) {
 	}
 	if !chunked {
 		_, result.err = c.reader.Discard(int(length))
-		return result, keep
+	} else {
+		result.chunks, result.err = c.chunks()
 	}
-	result.chunks, result.err = c.chunks()
+	if result.err == nil && c.writer.prompt.Stream && result.chunks == 0 {
+		result.err = errWhole
+	}
 	return result, keep
 }
 

@@ -96,7 +96,8 @@ func (s *server) accept(listener net.Listener) {
 func (s *server) talk(connection net.Conn) {
 	defer connection.Close()
 	reader := bufio.NewReaderSize(connection, 32<<10)
-	head := make([]byte, 512)
+	// Where a picker has written the body anew, "stream" may stand behind the messages.
+	head := make([]byte, 16<<10)
 	for {
 		request, err := readHead(reader)
 		if err != nil {
