@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poolpilot_picker.sources import exposition
+from poolpilot_picker.sources import exposition, page_layout
 from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.exposition import Wanted, find
-from poolpilot_picker.sources.page_layout import Layout
+
+pytestmark = pytest.mark.usefixtures("both_cores")
 
 DATA = Path(__file__).parents[2] / "data/engines/vllm-0.32"
 PAGES = sorted(path.name for path in DATA.glob("metrics-*.txt"))
@@ -24,14 +25,18 @@ NUMBER = re.compile(rb" ([0-9.e+]+)\n")
 def short(monkeypatch):
     """How often the short way was taken, and how often it was not good."""
     taken = {"good": 0, "other": 0}
-    read = Layout.read
+    made = page_layout.layout_of
 
-    def counted(*arguments):
-        changed = read(*arguments)
-        taken["other" if changed is None else "good"] += 1
-        return changed
+    class Counted:
+        def __init__(self, lines):
+            self._layout = made(lines)
 
-    monkeypatch.setattr(Layout, "read", counted)
+        def read(self, *arguments):
+            changed = self._layout.read(*arguments)
+            taken["other" if changed is None else "good"] += 1
+            return changed
+
+    monkeypatch.setattr(page_layout, "layout_of", Counted)
     return taken
 
 

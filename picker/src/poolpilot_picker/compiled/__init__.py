@@ -1,4 +1,4 @@
-"""The compiled core: the arithmetic of a decision and the prefix index, in C. Each part has a reference in Python.
+"""The compiled core: a decision's arithmetic, the prefix index, pages that come again. Each has a reference in Python.
 
 `in_force` is None where the reference is: where no compiler was at hand when the package was installed, or where
 `POOLPILOT_CORE=reference` asks for it. `describe` tells which, and why.
@@ -10,8 +10,11 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from poolpilot_picker.compiled._columns import Columns
     from poolpilot_picker.compiled._cost import Cost
+    from poolpilot_picker.compiled._pages import Layout
     from poolpilot_picker.compiled._prefix import PrefixIndex
 
 VARIABLE: Final = "POOLPILOT_CORE"
@@ -19,7 +22,7 @@ VARIABLE: Final = "POOLPILOT_CORE"
 
 
 class Core(NamedTuple):
-    """The compiled classes, and what they call the rows of their arrays."""
+    """What is compiled, and what it calls the rows of its arrays."""
 
     columns: type[Columns]
     cost: type[Cost]
@@ -28,12 +31,15 @@ class Core(NamedTuple):
     terms: tuple[str, ...]
     out_rows: int
     total_row: int
+    layout: type[Layout]
+    same_head: Callable[[bytes | bytearray, int, bytes, bytes], tuple[int, int] | None]
 
 
 def load() -> Core:
     """The compiled core. Raises ImportError where it was not built for this interpreter."""
     import poolpilot_picker.compiled._columns as _columns
     import poolpilot_picker.compiled._cost as _cost
+    import poolpilot_picker.compiled._pages as _pages
     import poolpilot_picker.compiled._prefix as _prefix
 
     return Core(
@@ -44,6 +50,8 @@ def load() -> Core:
         terms=_cost.TERMS,
         out_rows=_cost.OUT_ROWS,
         total_row=_cost.TOTAL_ROW,
+        layout=_pages.Layout,
+        same_head=_pages.same_head,
     )
 
 

@@ -172,7 +172,7 @@ class Wanted:
             missing = [entry for entry in self._needles if entry[0] not in placed]
             self._needles = [entry for _, entry in sorted(begins)] + missing
         if not malformed and not truncated and len(places) == turn:
-            self._layout, self._lines, self._found = learn(text, places), text.count(b"\n"), found
+            self._layout, self._lines, self._found = learn(text, places), 0 if large else text.count(b"\n"), found
             self._missing = [needle for name, needle in self._needles if name not in found]
         return Page(found, malformed, truncated)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from typing_extensions import override
 
+from poolpilot_picker import compiled
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http_response import Answer, Head, ResponseReader, find_head, parse_head
 
@@ -24,10 +25,29 @@ Done = Callable[[Answer | FetchError], None]
 
 _BUFFER: Final = 65_536
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,18})(?=\r|$)", re.IGNORECASE)
-_DIGITS: Final = 20
+_DIGITS: Final = 18
 _LONGEST_S: Final = 0.001
 """What one arrival is counted as at most: more is a process that was not given the processor."""
 _KEPT_BUFFERS: Final = 16
+
+
+def reference_same_head(buffer: bytes | bytearray, filled: int, before: bytes, behind: bytes) -> tuple[int, int] | None:
+    """(where the body begins, where it ends) in `buffer[:filled]`, whose head is `before`, a content-length, `behind`;
+    None where it is another one, or not whole."""
+    if not buffer.startswith(before, 0, filled):
+        return None
+    start = len(before)
+    stop = buffer.find(b"\r", start, min(start + _DIGITS + 1, filled))
+    if stop < 0 or not buffer.startswith(behind, stop, filled):
+        return None
+    digits = buffer[start:stop]
+    if not digits.isdigit():
+        return None
+    body = stop + len(behind)
+    return body, body + int(digits)
+
+
+same_head: Final = reference_same_head if compiled.in_force is None else compiled.in_force.same_head
 
 
 class Meter:
@@ -143,10 +163,13 @@ class Connection(asyncio.BufferedProtocol):
         head = self._head
         if head is None:
             head = self._last_head
-            if head is None or not self._same_head():
+            place = None if head is None else same_head(self._buffer, self._filled, self._before, self._behind)
+            if head is None or place is None:
                 head = self._new_head()
                 if head is None:
                     return
+            else:
+                self._body, self._need = place
             self._head = head
             if self._need - self._body > self._limit:
                 raise FetchError(ErrorKind.TOO_LARGE, f"answer above {self._limit} bytes")
@@ -177,22 +200,6 @@ class Connection(asyncio.BufferedProtocol):
             self._last_head = head
         self._body, self._need = end + 4, end + 4 + head.length
         return head
-
-    def _same_head(self) -> bool:
-        """The head is the last one but for its length."""
-        buffer, before, filled = self._buffer, self._before, self._filled
-        if not buffer.startswith(before, 0, filled):
-            return False
-        start = len(before)
-        stop = buffer.find(b"\r", start, min(start + _DIGITS, filled))
-        if stop < 0 or not buffer.startswith(self._behind, stop, filled):
-            return False
-        digits = buffer[start:stop]
-        if not digits.isdigit():
-            return False
-        self._body = stop + len(self._behind)
-        self._need = self._body + int(digits)
-        return True
 
     def _feed(self, reader: ResponseReader) -> None:
         reader.feed(bytes(memoryview(self._buffer)[: self._filled]))

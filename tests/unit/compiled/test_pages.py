@@ -1,0 +1,171 @@
+"""The compiled reading of pages and heads against the reference, and what no input may do to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from poolpilot_picker import compiled
+from poolpilot_picker.sources import page_layout
+from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.sources.exposition import Wanted
+from poolpilot_picker.sources.http_connection import reference_same_head
+from poolpilot_picker.sources.page_layout import ReferenceLayout
+from poolpilot_picker.sources.series import Series
+
+CORE = compiled.load()
+PAGE = (Path(__file__).parents[2] / "data/engines/vllm-0.32/metrics-busy-lora.txt").read_bytes()
+NAMES = BUILTIN["vllm"].families(everything=True)
+PIECES = (b"\n", b" ", b"9", b"_", b"\0", b"e", b"NaN", b"-", b"1" * 40, b"\n# TYPE x gauge\n", b"x 1\n" * 400, b"\xff")
+
+
+def learned(page, names):
+    """The lines of a page as `learn` had them, and what was found on it."""
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_layout, "layout_of", lambda lines: kept.append(list(lines)))
+        found = Wanted(names).find(page).series
+    return kept[-1] if kept else None, found
+
+
+LINES, FOUND = learned(PAGE, NAMES)
+WANTED = sorted(PAGE.index(line[2]) for line in LINES)
+"""Where the wanted lines are."""
+
+
+def both(lines, pages):
+    """Every page read by both, in turn: what they return and what they have found, until one is another page."""
+    mine, theirs = CORE.layout(lines, Series), ReferenceLayout(list(lines))
+    found = {name: list(series) for name, series in FOUND.items()}
+    reference = {name: list(series) for name, series in FOUND.items()}
+    for text, begin, end in pages:
+        changed = mine.read(text, begin, end, found)
+        assert repr(changed) == repr(theirs.read(text, begin, end, reference))
+        assert repr(found) == repr(reference)
+        if changed is None:
+            return
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(WANTED).flatmap(lambda at: st.integers(at, min(at + 300, len(PAGE) - 1)))
+        | st.integers(0, len(PAGE) - 1),
+        st.integers(0, 3) | st.integers(0, 2_000),
+        st.sampled_from(PIECES) | st.binary(max_size=4),
+    ),
+    max_size=3,
+)
+
+
+def edited(edits):
+    page = PAGE
+    for at, removed, put in edits:
+        page = page[:at] + put + page[at + removed :]
+    return page
+
+
+@settings(max_examples=1_500, deadline=None)
+@given(st.lists(st.tuples(edits, st.binary(max_size=3), st.binary(max_size=3), st.integers(0, 40)), max_size=4))
+def test_edited_pages_are_read_as_by_the_reference(drawn):
+    pages = []
+    for edit, before, behind, cut in drawn:
+        page = edited(edit)
+        page = page[: len(page) - cut] if cut < 20 else page
+        pages.append((bytearray(before + page + behind), len(before), len(before) + len(page)))
+    both(LINES, [one for one in pages if one[2] > one[1] and one[0][one[2] - 1] == 0x0A])
+
+
+numbers = st.one_of(
+    st.floats().map(lambda value: repr(value).encode()),
+    st.integers().map(lambda value: b"%d" % value),
+    st.text(" \t\r\x0b\x0c0123456789+-.eE_nNaAiIfFtTyY\0x", max_size=34).map(str.encode),
+    st.binary(max_size=34).filter(lambda raw: b"\n" not in raw),
+)
+
+
+@settings(max_examples=1_500, deadline=None)
+@given(st.lists(numbers, min_size=1, max_size=4))
+@example([b"1e999", b"-1e999", b"infinity", b"1" * 32, b"1" * 33, b"0x10", b" 1", b"1 ", b"\xa01"])
+@example([b"1\0"])
+@example([b""])
+def test_numbers_are_read_as_by_the_reference(drawn):
+    [line] = [line for line in LINES if b"num_requests_waiting{" in line[2]]
+    at = PAGE.index(line[2]) + len(line[2])
+    stop = PAGE.index(b"\n", at)
+    for raw in drawn:
+        page = PAGE[:at] + raw + PAGE[stop:]
+        both(LINES, [(page, 0, len(page)), (page, 0, len(page)), (PAGE, 0, len(PAGE))])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_lines_on_whatever_text_stay_within_it(data):
+    text = data.draw(st.binary(max_size=60) | st.text("\n #ab1", max_size=60).map(str.encode)) + b"\n"
+    lines = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        prefix = data.draw(st.text("\n #ab1", min_size=1, max_size=3)).encode()
+        follow = b"\n" + data.draw(st.text("\n #ab1", max_size=3)).encode()
+        raw = data.draw(st.text("12.", max_size=3)).encode()
+        between = data.draw(st.integers(-1, 2))
+        whole = b"" if between > 0 else prefix + raw + follow
+        gap = data.draw(st.integers(0, 70))
+        size = len(prefix)
+        lines.append(
+            (whole, size + len(raw), prefix, size, gap, between, follow, raw, ("vllm:num_requests_running", 0, b""))
+        )
+    begin = data.draw(st.integers(0, len(text) - 1))
+    both(lines, [(text, begin, len(text))] * 2)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1, 5), (6, 5), (0, len(PAGE) + 1)])
+def test_a_page_outside_its_buffer_is_refused(begin, end):
+    with pytest.raises(IndexError):
+        CORE.layout(LINES, Series).read(PAGE, begin, end, FOUND)
+
+
+def test_lines_that_are_none_are_refused():
+    whole, length, prefix, size, gap, between, follow, raw, place = LINES[0]
+    for line in (
+        (whole, length, b"", 0, gap, between, follow, raw, place),
+        (whole, length, prefix, size, -1, between, follow, raw, place),
+        (whole, length, prefix, size, gap, between, b"x", raw, place),
+        (whole, length, prefix, size, gap, between, follow, b"1" * 33, place),
+    ):
+        with pytest.raises(ValueError, match="line 0"):
+            CORE.layout([line], Series)
+
+
+def test_the_buffer_can_be_resized_again():
+    buffer = bytearray(PAGE)
+    assert CORE.layout(LINES, Series).read(buffer, 0, len(buffer), FOUND) == []
+    buffer += b"more"
+
+
+BEFORE, BEHIND = b"HTTP/1.1 200 OK\r\ncontent-length: ", b"\r\nserver: x\r\n\r\n"
+lengths = st.integers(0, 10**20).map(lambda size: b"%d" % size) | st.text("0123456789 +-_x\r", max_size=22).map(
+    str.encode
+)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(lengths, st.binary(max_size=5), st.integers(-3, 60), st.sampled_from([BEHIND, b"\r\n\r\n", BEHIND[:-1]]))
+@example(b"9" * 18, b"", 0, BEHIND)
+@example(b"9" * 19, b"", 0, BEHIND)
+@example("٣".encode(), b"", 0, BEHIND)
+def test_heads_are_known_again_as_by_the_reference(length, body, less, behind):
+    for prefix in (BEFORE, b"", BEFORE[1:]):
+        buffer = bytearray(prefix + length + behind + body)
+        filled = max(0, min(len(buffer), len(buffer) - less))
+        assert CORE.same_head(buffer, filled, BEFORE, BEHIND) == reference_same_head(buffer, filled, BEFORE, BEHIND)
+
+
+def test_a_head_is_known_again_when_only_its_length_differs():
+    buffer = bytearray(BEFORE + b"123" + BEHIND + b"body")
+    at = len(BEFORE) + 3 + len(BEHIND)
+    assert CORE.same_head(buffer, len(buffer), BEFORE, BEHIND) == (at, at + 123)
+    assert CORE.same_head(buffer, at - 1, BEFORE, BEHIND) is None, "not whole"
+    with pytest.raises(IndexError):
+        CORE.same_head(buffer, len(buffer) + 1, BEFORE, BEHIND)
