@@ -1,4 +1,4 @@
-"""The compiled core: a decision's arithmetic, the prefix index, pages that come again. Each has a reference in Python.
+"""The compiled core: decisions, prefix index, what pages and prompts cost, in C. Each part has a reference in Python.
 
 `in_force` is None where the reference is: where no compiler was at hand when the package was installed, or where
 `POOLPILOT_CORE=reference` asks for it. `describe` tells which, and why.
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.compiled._cost import Cost
     from poolpilot_picker.compiled._pages import Layout
     from poolpilot_picker.compiled._prefix import PrefixIndex
+    from poolpilot_picker.compiled._prompts import Blocks, Weigher
 
 VARIABLE: Final = "POOLPILOT_CORE"
 """Environment variable: `compiled` (the default, where it was built) or `reference`."""
@@ -33,6 +34,8 @@ class Core(NamedTuple):
     total_row: int
     layout: type[Layout]
     same_head: Callable[[bytes | bytearray, int, bytes, bytes], tuple[int, int] | None]
+    blocks: type[Blocks]
+    weigher: type[Weigher]
 
 
 def load() -> Core:
@@ -41,6 +44,7 @@ def load() -> Core:
     import poolpilot_picker.compiled._cost as _cost
     import poolpilot_picker.compiled._pages as _pages
     import poolpilot_picker.compiled._prefix as _prefix
+    import poolpilot_picker.compiled._prompts as _prompts
 
     return Core(
         columns=_columns.Columns,
@@ -52,6 +56,8 @@ def load() -> Core:
         total_row=_cost.TOTAL_ROW,
         layout=_pages.Layout,
         same_head=_pages.same_head,
+        blocks=_prompts.Blocks,
+        weigher=_prompts.Weigher,
     )
 
 

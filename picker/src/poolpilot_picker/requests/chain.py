@@ -8,15 +8,17 @@ million tokens), and nothing beyond 16 MiB takes part.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from xxhash import xxh64_intdigest
 
+from poolpilot_picker import compiled
 from poolpilot_picker.requests.request import NO_PREFIX, PrefixChain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,16 +48,28 @@ MAX_BLOCKS: Final = len(BLOCK_ENDS)
 _FEW: Final = tuple(BLOCK_ENDS[:48].tolist())
 """For so few blocks a list is made faster without numpy."""
 
+_SHORT: Final = 256
+"""Characters of names whose seed is remembered."""
+
 
 def chain_seed(target_model: str, adapter: str, cache_salt: str) -> int:
     """Where a chain starts. Hashed one after the other, so that no two triples can run into each other."""
+    if len(target_model) + len(adapter) + len(cache_salt) > _SHORT:
+        return _seed(target_model, adapter, cache_salt)
+    return _known_seed(target_model, adapter, cache_salt)
+
+
+def _seed(target_model: str, adapter: str, cache_salt: str) -> int:
     seed = xxh64_intdigest(target_model.encode("utf-8", "replace"))
     seed = xxh64_intdigest(adapter.encode("utf-8", "replace"), seed)
     return xxh64_intdigest(cache_salt.encode("utf-8", "replace"), seed)
 
 
-def chain_hashes(prompt: bytes, seed: int) -> list[int]:
-    """Hash of every full block, each seeded by the hash before it."""
+_known_seed: Final = lru_cache(maxsize=1_024)(_seed)
+
+
+def reference_chain_hashes(prompt: bytes, seed: int) -> list[int]:
+    """`chain_hashes` in Python."""
     hashes: list[int] = []
     append = hashes.append
     digest = xxh64_intdigest
@@ -69,25 +83,42 @@ def chain_hashes(prompt: bytes, seed: int) -> list[int]:
     return hashes
 
 
+def reference_even_chain(prompt: bytes, seed: int, most: float) -> tuple[list[int], list[float]]:
+    """(hashes, ends) of the full blocks of a prompt whose bytes have `most` tokens to share evenly."""
+    hashes = reference_chain_hashes(prompt, seed)
+    blocks = len(hashes)
+    rate = most / len(prompt) if prompt else 0.0
+    if blocks <= len(_FEW):
+        return hashes, [min(place * rate, most) for place in _FEW[:blocks]]
+    return hashes, np.minimum(BLOCK_ENDS[:blocks] * rate, most).tolist()
+
+
+chain_hashes: Callable[[bytes, int], list[int]] = reference_chain_hashes
+"""Hash of every full block, each seeded by the hash before it."""
+even_chain: Callable[[bytes, int, float], tuple[list[int], list[float]]] = reference_even_chain
+if compiled.in_force is not None:
+    _blocks = compiled.in_force.blocks(SEGMENTS)
+    chain_hashes, even_chain = _blocks.hashes, _blocks.chain
+
+
 def prefix_chain(prompt: bytes, seed: int, *, tokens: float, marks: Sequence[tuple[int, float]] = ()) -> PrefixChain:
     """The chain of a prompt of `tokens` estimated tokens.
 
     `marks` are (byte position, tokens) of what is much longer for the engine than its few bytes here: images, audio.
     The rest of the tokens is spread evenly over the bytes.
     """
+    most = max(tokens - 1.0, 0.0)
+    if not marks:
+        hashes, even = even_chain(prompt, seed, most)
+        return PrefixChain(hashes, even) if hashes else NO_PREFIX
     hashes = chain_hashes(prompt, seed)
     if not hashes:
         return NO_PREFIX
-    blocks = len(hashes)
-    most = max(tokens - 1.0, 0.0)
-    if not marks and blocks <= len(_FEW):
-        rate = most / len(prompt)
-        return PrefixChain(hashes=hashes, ends=[place * rate for place in _FEW[:blocks]])
-    places = BLOCK_ENDS[:blocks]
+    places = BLOCK_ENDS[: len(hashes)]
     ends = places * (max(most - sum(weight for _, weight in marks), 0.0) / len(prompt))
     for position, weight in marks:
         ends[places.searchsorted(position) :] += weight
-    return PrefixChain(hashes=hashes, ends=np.minimum(ends, most).tolist())
+    return PrefixChain(hashes, np.minimum(ends, most).tolist())
 
 
 def settled(chain: PrefixChain, length: int) -> PrefixChain:

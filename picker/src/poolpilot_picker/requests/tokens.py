@@ -9,9 +9,14 @@ worst (random base64); bytes / 4 is off by 21 % and 66 %. Those tokenizers thems
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from poolpilot_picker import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNIT: Final = 80
 """Weights are whole eightieths of a token: so that they fit a byte each, and can be looked up by `bytes.translate`."""
@@ -59,8 +64,8 @@ def _table() -> bytes:
 TABLE: Final = _table()
 
 
-def text_units(text: bytes) -> float:
-    """Estimated tokens of UTF-8 text for a generic tokenizer. Costs no more than for 4 KiB, however long the text."""
+def reference_text_units(text: bytes) -> float:
+    """`text_units` in Python."""
     length = len(text)
     seen = length
     if length > SAMPLE_BYTES:
@@ -70,6 +75,14 @@ def text_units(text: bytes) -> float:
         seen = SAMPLE_BYTES
     total = int(np.add.reduce(np.frombuffer(text.translate(TABLE), dtype=np.uint8), dtype=np.uint32))
     return total * length / (seen * UNIT) if length else 0.0
+
+
+text_units: Final[Callable[[bytes], float]] = (
+    reference_text_units
+    if compiled.in_force is None
+    else compiled.in_force.weigher(TABLE, UNIT, SAMPLE_BYTES, WINDOWS).units
+)
+"""Estimated tokens of UTF-8 text for a generic tokenizer. Costs no more than for 4 KiB, however long the text."""
 
 
 def estimate(units: float, ratio: float = 1.0) -> int:
