@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from poolpilot_picker.requests import Usage, UsageReader, usage_of
-from poolpilot_picker.requests.usage import MAX_HELD
+from poolpilot_picker.requests.usage import _CONTENT, MAX_HELD
 
 RECORDED: dict[str, list[Any]] = json.loads(
     (Path(__file__).parents[2] / "data" / "engines" / "vllm-0.32" / "http-responses.json").read_text("utf-8")
@@ -215,3 +215,25 @@ def test_nothing_an_engine_sends_makes_it_raise(chunks: list[bytes], streams: bo
         reader.feed(chunk)
     reader.finish()
     assert reader.usage is None or isinstance(reader.usage, Usage)
+
+
+PIECES = (
+    '"content":"',
+    '"delta":"',
+    '"tool_calls":[{',
+    '"tool_calls":[{"',
+    '"function_call":{"',
+    '"',
+    "a",
+    " ",
+    '"role":"assistant",',
+)
+
+
+@example(['"content":"a', '"content":""', '"content":"', '"content":"b'])
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map("".join), max_size=8))
+def test_events_that_begin_as_the_one_before_are_read_alike(texts: list[str]) -> None:
+    """What is remembered of the last event with content changes nothing but the cost."""
+    lines = [b"data: " + text.encode() for text in texts]
+    reader = streamed(*(line + b"\n" for line in lines))
+    assert reader.events == sum(_CONTENT.search(line) is not None for line in lines)

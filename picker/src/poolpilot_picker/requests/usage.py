@@ -20,6 +20,8 @@ _CONTENT: Final = re.compile(
 )
 """A value that a model wrote: a role-only first delta (`"content":""`) is none."""
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*')
+_USAGE_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
+"""Many events carry `"usage":null`: those need no decoding."""
 _OBJECT: Final = json.JSONDecoder()
 
 
@@ -37,12 +39,14 @@ class UsageReader:
     `streamed` is True for `text/event-stream`. After the last chunk call `finish`; `usage` has the last counts seen.
     """
 
-    __slots__ = ("_held", "_overflowed", "_streamed", "events", "usage")
+    __slots__ = ("_alike", "_held", "_overflowed", "_streamed", "events", "usage")
 
     def __init__(self, *, streamed: bool) -> None:
         self._streamed = streamed
         self._held = b""
         self._overflowed = False
+        self._alike = b""
+        """How the last event with content began, up to the quote before its text: most events of an answer do."""
         self.usage: Usage | None = None
         self.events = 0
         """Events with content so far: about the tokens written, when streamed."""
@@ -77,10 +81,21 @@ class UsageReader:
     def _line(self, line: bytes, *, whole: bool) -> None:
         if whole and not line.startswith(b"data:"):
             return
-        if _CONTENT.search(line):
+        if self._has_content(line):
             self.events += 1
-        if b'"usage"' in line:
+        if b'"usage"' in line and (not whole or _USAGE_OBJECT.search(line)):
             self._take(line[5:] if whole else line, whole=whole)
+
+    def _has_content(self, line: bytes) -> bool:
+        alike = self._alike
+        if alike and line.startswith(alike) and line[len(alike) : len(alike) + 1] not in (b"", b'"'):
+            return True
+        found = _CONTENT.search(line)
+        if found is None:
+            return False
+        beginning = line[: found.end() - 1]
+        self._alike = beginning if beginning.endswith(b'"') and found.group().count(b'"') == 3 else b""
+        return True
 
     def _take(self, document: bytes, *, whole: bool) -> None:
         found = None
