@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poolpilot_picker.requests import BodyUse, RequestHead, RequestKind, body_use, new_request_id, read_head
-from poolpilot_picker.requests.head import VideoHint
+from poolpilot_picker.requests.head import KNOWN, KNOWN_CHARACTERS, VideoHint, _known
 
 POST = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
 
@@ -201,3 +201,32 @@ NAMES = st.sampled_from(
 @given(st.lists(st.tuples(NAMES, st.text() | st.binary())), st.booleans())
 def test_no_header_makes_it_raise(received: list[tuple[str, str | bytes]], end_of_stream: bool) -> None:
     body_use(read_head(received), end_of_stream=end_of_stream)
+
+
+def test_what_requests_have_in_common_is_remembered_and_nothing_else() -> None:
+    one = head(x_request_id="one", content_length="5", x_session_id="s", prefer="if-available")
+    other = head(x_request_id="other")
+    assert (one.request_id, one.content_length, one.routing_key, one.only_if_cached) == ("one", 5, "s", True)
+    assert (other.request_id, other.content_length, other.routing_key, other.only_if_cached) == (
+        "other",
+        None,
+        "",
+        False,
+    )
+    assert other.use is BodyUse.INFERENCE and head(content_encoding="gzip").use is BodyUse.OPAQUE
+    assert read_head([("x-original-path", "/v1/a")]).path == "/v1/a"
+    assert read_head([("x-original-path", "/v1/b")]).path == "/v1/b"
+
+
+def test_clients_cannot_make_the_memory_of_heads_grow() -> None:
+    for number in range(2 * KNOWN):
+        read_head([(":path", f"/{number}")])
+    read_head([(":path", "/" + "x" * KNOWN_CHARACTERS)])
+    assert len(_known) <= KNOWN
+    assert all(len(path or "") <= KNOWN_CHARACTERS for path, *_ in _known)
+
+
+@pytest.mark.parametrize("name", ["x-prefiller-host-port", "x-gateway-destination-endpoint-served", "prefer"])
+def test_a_head_is_plain_where_only_usual_headers_were_sent(name: str) -> None:
+    assert head(accept="*/*", x_pod="a").plain
+    assert not read_head([*POST.items(), (name, "1")]).plain

@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 
 Fields = Sequence[tuple[str, str | bytes]]
 
-NEVER_FROM_CLIENTS: Final = (*names.BACKEND_ROUTING, names.SERVED, names.SUBSET)
-"""A client's own copies are removed: pods and data plane trust them."""
-_NEVER: Final = frozenset(NEVER_FROM_CLIENTS)
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
 
@@ -149,11 +146,13 @@ class Exchange:
             return [] if duplex else [HeadersReply(request=True)]
         self._account.started = now
         head = self._head = read_head(fields, new_id=self._new_id)
-        received, strip = dict(fields), self._settings.strip_headers
-        if strip or not _NEVER.isdisjoint(received):
-            self._strip = [name for name in (*NEVER_FROM_CLIENTS, *strip) if name in received]
-        self._allow(metadata)
-        use = body_use(head, end_of_stream=end_of_stream)
+        strip = self._settings.strip_headers
+        if strip or not head.plain:
+            received = dict(fields)
+            self._strip = [name for name in (*names.NEVER_FROM_CLIENTS, *strip) if name in received]
+        if metadata:
+            self._allow(metadata)
+        use = body_use(head, end_of_stream=True) if end_of_stream else head.use
         if use not in (BodyUse.NONE, BodyUse.UNSEEN) and self._request_mode in WAITED_FOR:
             return [] if duplex else [HeadersReply(request=True)]
         # STREAMED sends the headers on before the body comes, and an upgrade's body never ends: pick now.
@@ -185,7 +184,8 @@ class Exchange:
         self._request_over = end_of_stream or self._request_mode is not BodyMode.STREAMED
         if self._account.placement is not None or self._response_seen:
             return [BodyReply(request=True)]
-        self._allow(metadata)
+        if metadata:
+            self._allow(metadata)
         head = self._head or self._headless(now)
         # With trailers the end of the stream is theirs, although BUFFERED never sends less than the whole body.
         complete = end_of_stream or self._request_mode is BodyMode.BUFFERED or head.content_length == len(chunk)
@@ -211,7 +211,8 @@ class Exchange:
             # Without headers to answer no pick can be given: the data plane's own policy has it.
             self._unexpected("request-body")
             return streamed((chunk,), end_of_stream, request=True)
-        self._allow(metadata)
+        if metadata:
+            self._allow(metadata)
         if chunk:
             self._chunks.append(chunk)
             self._held_bytes += len(chunk)
@@ -260,8 +261,8 @@ class Exchange:
 
     def _allow(self, metadata: Metadata) -> None:
         """Takes a subset hint; that of the latest message counts."""
-        if metadata:
-            self._subset = self._subset if (hint := subset_hint(metadata)) is None else hint
+        if (hint := subset_hint(metadata)) is not None:
+            self._subset = hint
 
     def _place(self, body: bytes, *, complete: bool, now: float) -> list[Reply]:
         """An empty list means placed and booked; anything else is the refusal."""
@@ -276,7 +277,8 @@ class Exchange:
     def _rewritten(self, body: bytes, *, complete: bool) -> bytes | None:
         """The body with the target model in it, None where it stays as it is (also where only a prefix was seen)."""
         request = self._account.request
-        if request is None or not complete or not request.is_inference or request.target_model == request.model:
+        assert request is not None
+        if request.target_model == request.model or not complete or not request.is_inference:
             return None
         return rewrite_model(body, request.target_model)
 
@@ -312,9 +314,7 @@ class Exchange:
         """Response headers, of a pod or of the data plane itself. Not the first token: engines send them before it."""
         if self._closed:
             return []
-        self._response_seen = True
-        self._response_over = end_of_stream
-        self._observation = None
+        self._response_seen, self._response_over, self._observation = True, end_of_stream, None
         self.passing = self._response_mode is BodyMode.FULL_DUPLEX_STREAMED
         placement = self._account.placement
         if placement is None:
@@ -393,8 +393,6 @@ class Exchange:
 
     def closed(self, *, now: float) -> None:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
-        self._closed = True
-        self.passing = False
-        self._chunks = []
-        self._observation = None
+        self._closed, self.passing = True, False
+        self._chunks, self._observation = [], None
         self._account.close(now)

@@ -37,12 +37,12 @@ WAITED_FOR: Final = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.
 """The request waits for what the picker says to its body."""
 
 
+_MODES: Final = {int(mode): mode for mode in BodyMode}
+
+
 def body_mode(number: int) -> BodyMode:
     """The mode of a number; one that a later protocol may add counts as full duplex, the protocol's default."""
-    try:
-        return BodyMode(number)
-    except ValueError:
-        return BodyMode.FULL_DUPLEX_STREAMED
+    return _MODES.get(number, BodyMode.FULL_DUPLEX_STREAMED)
 
 
 class ModeOverride(msgspec.Struct, frozen=True):

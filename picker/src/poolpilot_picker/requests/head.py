@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from poolpilot_picker.requests import headers as names
 from poolpilot_picker.requests.request import RequestKind
@@ -73,9 +74,16 @@ _SELDOM: Final = frozenset(
         *names.SLO_TTFT_MS,
         *names.SLO_TPOT_MS,
         *_VIDEO,
+        *names.NEVER_FROM_CLIENTS,
     )
 )
 """Most requests carry none of these: one look instead of twenty."""
+
+KNOWN: Final = 1_024
+"""Heads remembered by path, method and content type: most requests differ in nothing else."""
+KNOWN_CHARACTERS: Final = 256
+"""Longer ones are not remembered."""
+_known: Final[dict[tuple[str | bytes | None, ...], RequestHead]] = {}
 
 
 class RequestHead(msgspec.Struct, kw_only=True):
@@ -113,6 +121,8 @@ class RequestHead(msgspec.Struct, kw_only=True):
     video: VideoHint = NO_HINT
     ignored: tuple[str, ...] = ()
     """Names of headers whose value made no sense and was ignored: to be counted."""
+    plain: bool = True
+    """No header but the usual ones: none that are read here besides, none that a client must not send."""
 
     @property
     def is_json(self) -> bool:
@@ -136,34 +146,57 @@ def read_head(
 
     `new_id` makes the request id where the client sent none.
     """
-    fields = {name: value if type(value) is str else _text(value) for name, value in received}
+    fields = dict(received)
     get = fields.get
-    path = get(":path") or get("x-original-path") or get("x-forwarded-path") or DEFAULT_PATH
-    if "?" in path or "#" in path:
-        path = path.partition("?")[0].partition("#")[0]
-    content_type = get("content-type", "")
-    if content_type != "application/json":
-        content_type = content_type.partition(";")[0].strip().lower()
-    method = get(":method") or "POST"
+    key = (get(":path"), get(":method"), get("content-type"))
+    known = _known.get(key) or _first_seen(key, fields)
+    length = get("content-length")
+    size = None if length is None else _whole(length if type(length) is str else _text(length))
     request_id = get(names.REQUEST_ID)
+    if request_id:
+        head = replace(known, request_id=_text(request_id), content_length=size)
+    else:
+        head = replace(known, request_id=new_id(), request_id_made=True, content_length=size)
+    if not _SELDOM.isdisjoint(fields):
+        head.plain = False
+        _read_seldom(head, {name: _text(value) for name, value in fields.items()})
+        head.use = _use(head)
+    return head
+
+
+def _first_seen(key: tuple[str | bytes | None, ...], fields: Mapping[str, str | bytes]) -> RequestHead:
+    """What path, method and content type say; remembered, where they are all it takes."""
+    path = DEFAULT_PATH
+    for name in (":path", "x-original-path", "x-forwarded-path"):
+        if value := fields.get(name):
+            path = _text(value)
+            break
+    path = path.partition("?")[0].partition("#")[0]
+    method = _text(fields.get(":method") or "POST")
+    content_type = _text(fields.get("content-type", "")).partition(";")[0].strip().lower()
     head = RequestHead(
-        request_id=request_id or new_id(),
-        request_id_made=not request_id,
+        request_id="",
         path=path,
         method=method,
         kind=kind_of(path),
         content_type=content_type,
         upgrade=method == "CONNECT",
-        content_length=_whole(get("content-length", "")),
         grpc=content_type.startswith("application/grpc"),
     )
-    if not _SELDOM.isdisjoint(fields):
-        _read_seldom(head, fields)
-    if head.upgrade or head.grpc:
-        head.use = _UNSEEN
-    elif head.kind is _OTHER or method != "POST" or not head.is_json:
-        head.use = BodyUse.OPAQUE
+    head.use = _use(head)
+    if key[0] and sum(map(len, filter(None, key))) <= KNOWN_CHARACTERS:
+        if len(_known) >= KNOWN:
+            _known.clear()
+        _known[key] = head
     return head
+
+
+def _use(head: RequestHead) -> BodyUse:
+    if head.upgrade or head.grpc:
+        return _UNSEEN
+    if head.kind is _OTHER or head.method != "POST" or not head.is_json:
+        return BodyUse.OPAQUE
+    return BodyUse.INFERENCE
 
 
 def _read_seldom(head: RequestHead, fields: Mapping[str, str]) -> None:

@@ -43,3 +43,6 @@ BACKEND_ROUTING: Final = (
     "x-kv-cache-source-host-port",
 )
 """Headers that only a picker may set towards a pod: a client's own copies are removed."""
+
+NEVER_FROM_CLIENTS: Final = (*BACKEND_ROUTING, SERVED, SUBSET)
+"""A client's own copies are removed: pods and data plane trust them."""
