@@ -100,7 +100,7 @@ def lora_scenario(name: str, number: int, zipf: float, slots: int) -> Scenario:
         summary=f"{number} LoRA adapters, Zipf {zipf:g}, {slots} slots an endpoint",
         traffic=partial(streams.adapters, number=number, zipf=zipf),
         fleet=(_H100,) * 8,
-        guess=25.0,
+        guess=60.0,
         slo=Slo(2_000.0, 50.0),
         warm_share=0.25,
         quick_s=120.0,
@@ -114,7 +114,7 @@ _APPLICATIONS: Final[dict[str, Any]] = {
     "fleet": (_H100,) * 8,
     "guess": 140.0,
     "warm_share": 0.3,
-    "quick_s": 40.0,
+    "quick_s": 25.0,
     "full_s": 80.0,
 }
 """What S9 to S13 share."""
@@ -127,7 +127,7 @@ _ALL: Final = (
         fleet=(_QWEN,) * 8,
         guess=15.0,
         warm_share=0.25,
-        quick_s=180.0,
+        quick_s=150.0,
         full_s=600.0,
     ),
     Scenario(
@@ -150,7 +150,7 @@ _ALL: Final = (
         guess=1.6,
         slo=Slo(2_000.0, 100.0),
         warm_share=0.35,
-        quick_s=900.0,
+        quick_s=700.0,
         full_s=2_000.0,
     ),
     Scenario(
@@ -161,7 +161,7 @@ _ALL: Final = (
         guess=55.0,
         slo=Slo(1_000.0, 50.0),
         warm_share=0.4,
-        quick_s=150.0,
+        quick_s=110.0,
         full_s=300.0,
     ),
     Scenario(
@@ -183,7 +183,7 @@ _ALL: Final = (
         guess=56.0,
         slo=Slo(2_000.0, 50.0, {"long-prompt": (10_000.0, 100.0)}),
         warm_share=0.3,
-        quick_s=100.0,
+        quick_s=70.0,
         full_s=250.0,
     ),
     Scenario(
@@ -204,7 +204,7 @@ _ALL: Final = (
             "summary": "bursts: a 1:5 rate ladder",
             "traffic": partial(streams.applications, bursts=True),
             "guess": 90.0,
-            "quick_s": 80.0,
+            "quick_s": 50.0,
             "full_s": 240.0,
             "warm_share": 0.25,
         }
@@ -224,7 +224,7 @@ _ALL: Final = (
             "name": "S11",
             "summary": "one of eight dies, later a cold one joins and another drains",
             "fleet": (_H100,) * 9,
-            "quick_s": 60.0,
+            "quick_s": 40.0,
             "full_s": 180.0,
             "warm_share": 0.15,
             "changes": (Change(0.4, "kill", 3, 3_000.0), Change(0.65, "start", 8), Change(0.85, "drain", 5)),
@@ -255,7 +255,7 @@ _ALL: Final = (
         guess=50.0,
         nominal=20.0,
         warm_share=0.25,
-        quick_s=90.0,
+        quick_s=70.0,
         full_s=200.0,
     ),
 )
