@@ -9,7 +9,7 @@ from poolpilot_lab.bench.scrape import compose, engines
 from poolpilot_lab.bench.still import Still
 from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.sources.cadence import Cadence
-from poolpilot_picker.sources.watch import Settings
+from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 pytestmark = pytest.mark.quality

@@ -43,8 +43,8 @@ from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.http import HttpClient, Limits
 from poolpilot_picker.sources.sglang_load import SglangLoadSource, server_info_reader
+from poolpilot_picker.sources.surroundings import Settings as ReadSettings
 from poolpilot_picker.sources.telemetry import TelemetrySource
-from poolpilot_picker.sources.watch import Settings as ReadSettings
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 
 if TYPE_CHECKING:

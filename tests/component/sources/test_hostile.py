@@ -12,8 +12,8 @@ from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http import HttpClient, Limits
 from poolpilot_picker.sources.http_connection import Connection
+from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.sources.telemetry import TelemetrySource
-from poolpilot_picker.sources.watch import Settings
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 BUSY = page("vllm-0.32/metrics-busy-lora.txt")

@@ -11,8 +11,9 @@ from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.errors import ErrorKind
 from poolpilot_picker.sources.http import Limits
+from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.sources.telemetry import TelemetrySource
-from poolpilot_picker.sources.watch import METRICS_PORT_LABEL, Settings
+from poolpilot_picker.sources.watch import METRICS_PORT_LABEL
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 QUICK = Settings(

@@ -110,11 +110,23 @@ def test_whatever_lines_on_whatever_text_stay_within_it(data):
         follow = b"\n" + data.draw(st.text("\n #ab1", max_size=3)).encode()
         raw = data.draw(st.text("12.", max_size=3)).encode()
         between = data.draw(st.integers(-1, 2))
-        whole = b"" if between > 0 else prefix + raw + follow
+        lead = data.draw(st.sampled_from([b"", b"\n", b"\na", b"\n#"]))
+        whole = b"" if between > 0 or lead else prefix + raw + follow
         gap = data.draw(st.integers(0, 70))
         size = len(prefix)
         lines.append(
-            (whole, size + len(raw), prefix, size, gap, between, follow, raw, ("vllm:num_requests_running", 0, b""))
+            (
+                whole,
+                size + len(raw),
+                prefix,
+                size,
+                gap,
+                between,
+                follow,
+                raw,
+                lead,
+                ("vllm:num_requests_running", 0, b""),
+            )
         )
     begin = data.draw(st.integers(0, len(text) - 1))
     both(lines, [(text, begin, len(text))] * 2)
@@ -127,12 +139,12 @@ def test_a_page_outside_its_buffer_is_refused(begin, end):
 
 
 def test_lines_that_are_none_are_refused():
-    whole, length, prefix, size, gap, between, follow, raw, place = LINES[0]
+    whole, length, prefix, size, gap, between, follow, raw, lead, place = LINES[0]
     for line in (
-        (whole, length, b"", 0, gap, between, follow, raw, place),
-        (whole, length, prefix, size, -1, between, follow, raw, place),
-        (whole, length, prefix, size, gap, between, b"x", raw, place),
-        (whole, length, prefix, size, gap, between, follow, b"1" * 33, place),
+        (whole, length, b"", 0, gap, between, follow, raw, lead, place),
+        (whole, length, prefix, size, -1, between, follow, raw, lead, place),
+        (whole, length, prefix, size, gap, between, b"x", raw, lead, place),
+        (whole, length, prefix, size, gap, between, follow, b"1" * 33, lead, place),
     ):
         with pytest.raises(ValueError, match="line 0"):
             CORE.layout([line], Series)

@@ -178,6 +178,15 @@ def test_a_series_between_lines_that_are_not_wanted_is_seen():
     assert pairs(wanted.find(later)) == pairs(find(later, ["h_sum"]))
 
 
+@pytest.mark.parametrize("last", [b"mm 1\nn_created 5\nm 3\nm 1\n", b"m 3\nm 1\n"])
+def test_without_a_header_a_series_before_the_first_is_seen(last):
+    names = ["h_count", "m"]
+    wanted = Wanted(names)
+    wanted.find(b"h_count 4\n" + last)
+    later = b'h_count 4\nm{r="1"} 2\nm 3\nm 1\n' + b"x 1\n" * (last.count(b"\n") - 3)
+    assert same(wanted.find(later), find(later, names))
+
+
 def family(name: str, *lines: bytes):
     """Some lines of one family, perhaps with its header."""
     header = st.sampled_from([b"", b"# TYPE %b gauge\n" % name.encode()])

@@ -10,8 +10,9 @@ from engine_pages import MODELS, RecordingSink
 from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http_response import Response
+from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.sources.telemetry import TelemetrySource
-from poolpilot_picker.sources.watch import METRICS_PORT_LABEL, Settings
+from poolpilot_picker.sources.watch import METRICS_PORT_LABEL
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 CADENCE = Cadence(

@@ -9,8 +9,8 @@ from engine_pages import RecordingSink
 from poolpilot_picker.sources.cadence import Cadence, Plan
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http_response import Answer, Response
+from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.sources.telemetry import TelemetrySource
-from poolpilot_picker.sources.watch import Settings
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"

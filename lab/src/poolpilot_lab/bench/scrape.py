@@ -41,8 +41,8 @@ from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.http import HttpClient
 from poolpilot_picker.sources.http_response import ResponseReader
 from poolpilot_picker.sources.sglang_load import SglangLoadSource, server_info_reader
+from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.sources.telemetry import TelemetrySource
-from poolpilot_picker.sources.watch import Settings
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:

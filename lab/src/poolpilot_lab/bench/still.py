@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from poolpilot_picker.sources.http_connection import Done
-    from poolpilot_picker.sources.watch import Settings, TelemetrySink
+    from poolpilot_picker.sources.surroundings import Settings, TelemetrySink
     from poolpilot_picker.state.endpoints import EndpointSpec
 
 

@@ -25,6 +25,8 @@ cdef struct Line:
     Py_ssize_t prefix_size
     const char* follow
     Py_ssize_t follow_size
+    const char* lead
+    Py_ssize_t lead_size
     Py_ssize_t gap
     Py_ssize_t between
     Py_ssize_t known_size
@@ -65,6 +67,15 @@ cdef Py_ssize_t line_feeds(const char* text, Py_ssize_t start, Py_ssize_t end) n
     return count
 
 
+cdef Py_ssize_t last_feed(const char* text, Py_ssize_t start, Py_ssize_t end) noexcept:
+    """Where the last line feed within `text[start:end]` is; 0: nowhere."""
+    while end > start:
+        end -= 1
+        if text[end] == c"\n":
+            return end
+    return 0
+
+
 cdef inline bint is_space(char byte) noexcept:
     return byte == c" " or 9 <= byte <= 13
 
@@ -99,23 +110,24 @@ cdef class Layout:
     def __cinit__(self, list lines not None, series):
         cdef Py_ssize_t index
         cdef Line* line
-        cdef bytes prefix, follow, known
+        cdef bytes prefix, follow, known, lead
         self._kept, self._places, self._series = [], [], series
         self._lines = <Line*> calloc(len(lines) + 1, sizeof(Line))
         if self._lines == NULL:
             raise MemoryError
         self._count = len(lines)
         for index in range(self._count):
-            _, _, prefix, _, gap, between, follow, raw, place = lines[index]
+            _, _, prefix, _, gap, between, follow, raw, lead, place = lines[index]
             known = bytes(raw)
-            if not prefix or not follow.startswith(b"\n") or gap < 0 or len(known) > LONGEST_NUMBER:
+            if not prefix or lead is None or not follow.startswith(b"\n") or gap < 0 or len(known) > LONGEST_NUMBER:
                 raise ValueError(f"line {index}: a prefix, what follows, a gap and at most 32 bytes of number are needed")
-            self._kept.append((prefix, follow))
+            self._kept.append((prefix, follow, lead))
             name, at, block = place
             self._places.append((name, int(at), block))
             line = &self._lines[index]
             line.prefix, line.prefix_size = PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix)
             line.follow, line.follow_size = PyBytes_AS_STRING(follow), PyBytes_GET_SIZE(follow)
+            line.lead, line.lead_size = PyBytes_AS_STRING(lead), PyBytes_GET_SIZE(lead)
             line.gap, line.between = gap, between
             line.known_size = PyBytes_GET_SIZE(known)
             memcpy(line.known, PyBytes_AS_STRING(known), line.known_size)
@@ -155,6 +167,8 @@ cdef class Layout:
                     return None
                 line.gap = at - stop
             if line.between > 0 and line_feeds(text, stop, at) != line.between:
+                return None
+            if line.lead_size and not begins(text, last_feed(text, stop, at), at, line.lead, line.lead_size):
                 return None
             value = at + line.prefix_size
             stop = value + line.known_size

@@ -86,8 +86,12 @@ class Plan:
         """The read that began then was good: the next one is due after the pause."""
         self.failures = 0
         self.failing_since_ms = None
+        self.running = False
         pause_ms = self._vary(pause_ms)
-        self._end(min(max(self._was_due_ms, began - pause_ms) + pause_ms, self._no_later))
+        due = self._was_due_ms + pause_ms
+        if due < began:
+            due = began
+        self.due_ms = min(self._no_later, due)
 
     def failed(self, began: float, now: float) -> float:
         """The read failed: back off, bounded. Returns since when reads fail."""
@@ -96,7 +100,8 @@ class Plan:
         if self.failing_since_ms is None:
             self.failing_since_ms = began
         # From now on: a time-out has used up a pause that counts from its begin, and would be asked again at once.
-        self._end(now + self._vary(pause))
+        self.running = False
+        self.due_ms = now + self._vary(pause)
         return self.failing_since_ms
 
     def hasten(self, due: float) -> None:
@@ -105,10 +110,6 @@ class Plan:
             self._no_later = min(self._no_later, due)
         elif not self.failures:
             self.due_ms = min(self.due_ms, due)
-
-    def _end(self, due: float) -> None:
-        self.running = False
-        self.due_ms = due
 
     def _vary(self, pause: float) -> float:
         jitter = self.cadence.jitter

@@ -12,6 +12,7 @@ import re
 import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -56,6 +57,32 @@ class Client(Protocol):
         ...
 
 
+def check_status(response: Response) -> None:
+    """Raises FetchError unless the status is 200."""
+    status = response.status
+    if status == 200:
+        return
+    if status in (401, 403):
+        raise FetchError(ErrorKind.UNAUTHORIZED, f"status {status}: the engine wants other credentials")
+    if status == 404:
+        raise FetchError(ErrorKind.NOT_FOUND, "status 404: no such page")
+    if 300 <= status < 400:
+        raise FetchError(ErrorKind.REDIRECT, f"status {status}: redirects elsewhere are not followed")
+    raise FetchError(ErrorKind.HTTP_STATUS, f"status {status}")
+
+
+def slash_redirect(response: Response, target: str) -> str | None:
+    """The new target where an application only wants a slash more or less at the end of its path, else None."""
+    location = response.headers.get("location")
+    if response.status not in (301, 302, 307, 308) or location is None:
+        return None
+    path, _, query = target.partition("?")
+    moved = urlsplit(location).path
+    if moved == path or moved.rstrip("/") != path.rstrip("/"):
+        return None
+    return f"{moved}?{query}" if query else moved
+
+
 class HttpClient:
     """Client over TCP or TLS. `host` is an address; certificates are checked against `server_name` where given."""
 
@@ -76,6 +103,8 @@ class HttpClient:
         self._meter = meter
         self._connection: Connection | None = None
         self._requests: dict[tuple[object, ...], bytes] = {}
+        self._newest: tuple[str, Mapping[str, str], bytes] = ("", {}, b"")
+        """Target and headers of the last request without a task, and the request."""
 
     async def get(self, target: str, headers: Mapping[str, str], limits: Limits) -> Response:
         """GET of `target` (path and query). Raises FetchError."""
@@ -92,11 +121,15 @@ class HttpClient:
             raise
 
     def begin(self, target: str, headers: Mapping[str, str], limits: Limits, done: Done) -> bool:
-        """A GET on the kept connection, without a task; see `Client`."""
+        """A GET on the kept connection, without a task; see `Client`. Headers handed over again must be the same."""
         kept = self._connection
         if kept is None or not kept.usable:
             return False
-        kept.begin(self._request(target, headers), limits.max_bytes, done)
+        newest_target, newest_headers, request = self._newest
+        if target is not newest_target or headers is not newest_headers:
+            request = self._request(target, headers)
+            self._newest = (target, headers, request)
+        kept.begin(request, limits.max_bytes, done)
         return True
 
     def close(self, error: FetchError | None = None) -> None:

@@ -67,11 +67,9 @@ class _Buffers:
     def __init__(self) -> None:
         self._free: list[bytearray] = []
 
-    def take(self, size: int) -> bytearray:
-        """At least that many bytes, whatever they hold."""
-        if size <= _BUFFER and self._free:
-            return self._free.pop()
-        return bytearray(max(size, _BUFFER))
+    def take(self) -> bytearray:
+        """One, whatever it holds."""
+        return self._free.pop() if self._free else bytearray(_BUFFER)
 
     def give(self, buffer: bytearray) -> None:
         """Back for others."""
@@ -117,7 +115,6 @@ class Connection(asyncio.BufferedProtocol):
             done(FetchError(ErrorKind.RESET, "connection closed", unheard=True))
             return
         self._done, self._limit, self._heard = done, limit, False
-        self._buffer = _BUFFERS.take(_BUFFER)
         self._filled = 0
         self._transport.write(request)
 
@@ -140,7 +137,12 @@ class Connection(asyncio.BufferedProtocol):
         self._began = time.monotonic()
         if self._done is None:
             return self._unasked
-        return memoryview(self._buffer)[self._filled :]
+        if self._buffer is _NOTHING:
+            # Not before something arrives: answers that arrive whole all use the same one, which the processor's
+            # cache holds.
+            self._buffer = _BUFFERS.take()
+        view = memoryview(self._buffer)
+        return view[self._filled :] if self._filled else view
 
     @override
     def buffer_updated(self, nbytes: int) -> None:

@@ -4,7 +4,8 @@ An engine writes the same lines in the same order for as long as it runs; only n
 again is not searched: each wanted line is expected as far behind the one before as last time, its name and labels are
 compared where they should be, and its number is read. What a page must fulfil for that, line by line:
 
-* the line begins with the very bytes it had, with the family's header before it where it is the first of its family;
+* the line begins with the very bytes it had, with the family's header before it where it is the first of its family; a
+  first one without its header right before it (the sum of a histogram) has the line before that it had;
 * lines of one family follow each other as before (at once, or with as many other lines between);
 * behind a family's last line comes what came there before: no series was added.
 
@@ -52,8 +53,9 @@ class Place(msgspec.Struct, gc=False):
 #   between  line feeds in that gap where it is not empty and this and the line before are of one family; −1: of two
 #   follow   begin of what comes behind
 #   raw      the number as it was written last
+#   lead     begin of the line before, where that must be checked
 #   series   its name, its number among those of its name, its labels
-Line = tuple[bytes, int, bytes, int, int, int, bytes, "bytes | bytearray", tuple[str, int, bytes]]
+Line = tuple[bytes, int, bytes, int, int, int, bytes, "bytes | bytearray", bytes, tuple[str, int, bytes]]
 
 
 class Layout(Protocol):
@@ -92,7 +94,7 @@ class ReferenceLayout:
         startswith, find = text.startswith, text.find
         stop = begin
         lines = self._lines
-        for index, (whole, length, prefix, size, gap, between, follow, known, place) in enumerate(lines):
+        for index, (whole, length, prefix, size, gap, between, follow, known, lead, place) in enumerate(lines):
             at = stop + gap
             if whole and startswith(whole, at, end):
                 stop = at + length
@@ -104,8 +106,10 @@ class ReferenceLayout:
                 if at < 0:
                     return None
                 gap = at - stop
-                lines[index] = (whole, length, prefix, size, gap, between, follow, known, place)
+                lines[index] = (whole, length, prefix, size, gap, between, follow, known, lead, place)
             if between > 0 and text.count(b"\n", stop, at) != between:
+                return None
+            if lead and not startswith(lead, max(text.rfind(b"\n", stop, at), 0), at):
                 return None
             value = at + size
             stop = find(b"\n", value, end)
@@ -119,13 +123,13 @@ class ReferenceLayout:
                     number = float(raw)
                 except ValueError:
                     return None
-                whole = b"" if between > 0 else prefix + raw + follow
-                line = (whole, size + len(raw), prefix, size, gap, between, follow, raw, place)
+                whole = b"" if between > 0 or lead else prefix + raw + follow
+                line = (whole, size + len(raw), prefix, size, gap, between, follow, raw, lead, place)
                 changed.append((index, line, number))
         names = []
         for index, line, number in changed:
             lines[index] = line
-            name, at, block = line[8]
+            name, at, block = line[9]
             found[name][at] = Series(block, number)
             names.append((name, number))
         return names
@@ -137,17 +141,26 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
         return None
     lines: list[Line] = []
     stop = 0
+    family = ""
     for place in sorted(places, key=lambda one: one.at):
         gap_text = text[stop : place.at]
-        same_family = bool(lines) and b"\n#" not in gap_text and text[place.at : place.at + 2] != b"\n#"
+        before, family = family, place.name.removesuffix("_sum").removesuffix("_count")
+        same_family = bool(lines) and (not gap_text or (family == before and b"\n#" not in gap_text))
         start = place.at if same_family else _with_header(text, place.at)
         if start < stop or place.stop - place.value >= _LONGEST_NUMBER:
             return None
         between = gap_text.count(b"\n") if same_family else -1
+        lead = b""
+        if not same_family and start == place.at:
+            # A series that comes before the first of its family must be seen.
+            if start > stop:
+                lead = _begin(text, text.rfind(b"\n", stop, start))
+            else:
+                between = 0
         follow = _begin(text, place.stop)
         lines.append(
             (
-                b"" if between > 0 else text[start : place.stop] + follow,
+                b"" if between > 0 or lead else text[start : place.stop] + follow,
                 place.stop - start,
                 text[start : place.value],
                 place.value - start,
@@ -155,6 +168,7 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
                 between,
                 follow,
                 text[place.value : place.stop],
+                lead,
                 (place.name, place.number, place.block),
             )
         )
@@ -164,8 +178,8 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
 
 def _with_header(text: bytes, at: int) -> int:
     """The begin of the header line right before the line at `at`, or of that line itself."""
-    before = text.rfind(b"\n", 0, at)
-    return before if before >= 0 and text[before + 1] == 0x23 else at
+    before = max(text.rfind(b"\n", 0, at), 0)
+    return before if before < at and text.startswith((b"\n#", b"#"), before) else at
 
 
 def _begin(text: bytes, stop: int) -> bytes:

@@ -40,16 +40,15 @@ class RestartDetector:
         why = None
         if started is not None and self._started is not None and abs(started - self._started) >= _SAME_START_S:
             why = f"start time moved by {started - self._started:.1f} s"
-        told = {}
         for name in asked:
             value = getattr(sample, name)
             if value is not None:
-                told[name] = value
                 if value < counters.get(name, value):
                     why = why or f"{name} went from {counters[name]:g} to {value:g}"
+                counters[name] = value
         if why is not None:
             counters.clear()
-        counters.update(told)
+            counters.update((name, value) for name in asked if (value := getattr(sample, name)) is not None)
         if started is not None or why is not None:
             self._started = started
         return why

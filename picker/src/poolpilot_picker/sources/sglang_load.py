@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.sources.credentials import BearerToken
     from poolpilot_picker.sources.errors import ErrorKind
     from poolpilot_picker.sources.http import Client
-    from poolpilot_picker.sources.watch import TelemetrySink
+    from poolpilot_picker.sources.surroundings import TelemetrySink
     from poolpilot_picker.state.endpoints import EndpointSpec
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 

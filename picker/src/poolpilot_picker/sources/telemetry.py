@@ -24,7 +24,8 @@ from poolpilot_picker.sources.errors import ErrorKind
 from poolpilot_picker.sources.http import Client, HttpClient
 from poolpilot_picker.sources.http_connection import Meter
 from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
-from poolpilot_picker.sources.watch import EndpointWatch, Settings, Surroundings, TelemetrySink
+from poolpilot_picker.sources.surroundings import Settings, Surroundings, TelemetrySink
+from poolpilot_picker.sources.watch import EndpointWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -252,7 +253,7 @@ class TelemetrySource:
                 self.stats.polls += 1
                 if lane is self._good:
                     self._polls[watch] = (now + self._around.settings.limits.timeout_ms, lane)
-                    if watch.poll(self._polled):
+                    if watch.poll(now, self._polled):
                         continue
                     del self._polls[watch]
             self._spawn(watch, plan, lane)

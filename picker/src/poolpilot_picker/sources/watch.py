@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
-from urllib.parse import urlsplit
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from poolpilot_picker.errors import ConfigurationError
-from poolpilot_picker.sources.cadence import Cadence, Plan
-from poolpilot_picker.sources.credentials import BearerToken
+from poolpilot_picker.sources.cadence import Plan
 from poolpilot_picker.sources.engines.mapping import FACTS, Engine, PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
-from poolpilot_picker.sources.http import Client, Limits
+from poolpilot_picker.sources.http import check_status, slash_redirect
 from poolpilot_picker.sources.http_response import Response
 from poolpilot_picker.sources.restart import COUNTERS, RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
-from poolpilot_picker.sources.stats import EndpointHealth, TelemetryStats
-from poolpilot_picker.state.endpoints import EndpointSpec
+from poolpilot_picker.sources.stats import EndpointHealth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from poolpilot_picker.sources.credentials import BearerToken
     from poolpilot_picker.sources.exposition import Page, Turns
+    from poolpilot_picker.sources.http import Client, Limits
     from poolpilot_picker.sources.http_response import Answer
+    from poolpilot_picker.sources.surroundings import Surroundings
+    from poolpilot_picker.state.endpoints import EndpointSpec
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 log: Final = logging.getLogger(__name__)
@@ -48,38 +44,6 @@ _UNKNOWN_MODELS: Final = frozenset(
 )
 
 
-class TelemetrySink(Protocol):
-    """Where telemetry goes. Calls come from the event loop's thread, in the order of the readings of one endpoint."""
-
-    def on_sample(self, spec: EndpointSpec, sample: EngineSample) -> None:
-        """A new reading."""
-
-    def on_served_models(self, spec: EndpointSpec, models: ServedModels | None) -> None:
-        """What the engine serves: at first, when it changes, after a restart. None: not known (no list, no access)."""
-
-    def on_restart(self, spec: EndpointSpec) -> None:
-        """The engine is another process than before: caches and adapters are gone. Comes before its first sample."""
-
-    def on_unreachable(self, spec: EndpointSpec, reason: ErrorKind, since_ms: float) -> None:
-        """Telemetry could not be read, since that time; after every failed read. `reason.down`: nothing listens."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How endpoints are read."""
-
-    cadence: Cadence = Cadence()
-    limits: Limits = Limits()
-    models_limits: Limits = Limits(timeout_ms=2_000.0, max_bytes=2**20)
-    path: str | None = None
-    """Instead of the engine's own path of its metrics page."""
-    port: int | None = None
-    """Instead of the endpoint's port, for metrics only; an endpoint's label `poolpilot.dev/metrics-port` goes first."""
-    share: float = 0.25
-    """Of the event loop's time, what reading may take; with more to read, endpoints are read less often."""
-    tls: ssl.SSLContext | None = None
-    """Given: metrics and models are read over HTTPS."""
-
-
 class _Pending(NamedTuple):
     """A page whose reading goes on elsewhere."""
 
@@ -94,22 +58,6 @@ class _Poll(NamedTuple):
     began: float
     everything: bool
     ended: Callable[[EndpointWatch, bool], None]
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What all watches share."""
-
-    sink: TelemetrySink
-    now: Callable[[], float]
-    settings: Settings
-    stats: TelemetryStats
-    connect: Callable[[str, int], Client]
-    token: BearerToken | None
-    rng: random.Random
-    searching: asyncio.Lock
-    """Held while a page is searched in turns."""
-    in_flight: Callable[[EndpointSpec], float]
-    """What our ledger has on an endpoint."""
 
 
 class EndpointWatch:
@@ -174,17 +122,18 @@ class EndpointWatch:
             plan is self.metrics_plan or (self._last is not None and self.metrics_plan.failures == 0)
         )
 
-    def poll(self, ended: Callable[[EndpointWatch, bool], None]) -> bool:
-        """Begins a poll; False if it must be `read_metrics`, for there is no connection.
+    def poll(self, began: float, ended: Callable[[EndpointWatch, bool], None]) -> bool:
+        """Begins a poll at `began`; False if it must be `read_metrics`, for there is no connection.
 
         `ended(self, again)` is called when it has ended, at the latest by `give_up`; `again`: it needs `read_metrics`
         to be completed.
         """
-        began = self._around.now()
+        around = self._around
         everything = self._wants_everything(began)
         target = self._selective[everything] if began >= self._selective_from else self._path
         self._poll = _Poll(began, everything, ended)
-        if self._client.begin(target, self._headers(), self._around.settings.limits, self._answered):
+        headers = self._plain_headers if around.token is None else self._headers(around.token)
+        if self._client.begin(target, headers, around.settings.limits, self._answered):
             return True
         self._poll = None
         return False
@@ -261,15 +210,19 @@ class EndpointWatch:
     def _succeeded(self, sample: EngineSample, page: Page, began: float, everything: bool) -> None:
         around, plan, health = self._around, self.metrics_plan, self.health
         recovered = plan.failures > 0
-        plan.succeeded(began, self._pause(sample))
+        self.load = (sample.running or 0.0) + (sample.waiting or 0.0)
+        cadence = around.settings.cadence
+        busy = self.load > 0.0 or around.in_flight(self.spec) > 0
+        plan.succeeded(began, cadence.fast_ms if busy else cadence.slow_ms)
         if everything:
-            self._everything_due = began + around.settings.cadence.everything_ms
+            self._everything_due = began + cadence.everything_ms
         if recovered:
             log.info("telemetry of %s is back", self.spec.address)
             if self.models_plan is not None:
                 self.models_plan.hasten(around.now())
                 self.models_moved = True
-        self._remark(page)
+        if page.changed is None or self._missing:
+            self._remark(page)
         health.last_success_ms, health.failing_since_ms, health.reason = began, None, None
         around.stats.samples += 1
         self._deliver(sample, page, everything)
@@ -282,7 +235,7 @@ class EndpointWatch:
         began = around.now()
         try:
             response = await self._get(self._models_client, path, "application/json", around.settings.models_limits)
-            _check_status(response)
+            check_status(response)
             models: ServedModels | None = parse_served_models(response.body)
         except FetchError as error:
             if self.closed:
@@ -315,12 +268,6 @@ class EndpointWatch:
             log.warning("telemetry of %s cannot be read: %s", self.spec.address, error)
         self.health.failing_since_ms, self.health.reason = since, error.kind
         around.sink.on_unreachable(self.spec, error.kind, since)
-
-    def _pause(self, sample: EngineSample) -> float:
-        around = self._around
-        cadence = around.settings.cadence
-        self.load = (sample.running or 0.0) + (sample.waiting or 0.0)
-        return cadence.fast_ms if self.load > 0 or around.in_flight(self.spec) > 0 else cadence.slow_ms
 
     def _remark(self, page: Page) -> None:
         stats = self._around.stats
@@ -385,11 +332,11 @@ class EndpointWatch:
 
     async def _read_page(self, target: str, began: float, everything: bool) -> tuple[EngineSample, Page]:
         response = await self._get(self._client, target, _ACCEPT_TEXT, self._around.settings.limits)
-        if (moved := _slash_redirect(response, target)) is not None:
+        if (moved := slash_redirect(response, target)) is not None:
             response = await self._get(self._client, moved, _ACCEPT_TEXT, self._around.settings.limits)
             if response.status == 200 and target == self._path:
                 self._path = moved
-        _check_status(response)
+        check_status(response)
         return await self._in_turns(self._read(response, began, everything))
 
     def _read(self, response: Response, began: float, everything: bool) -> Turns[tuple[EngineSample, Page]]:
@@ -420,9 +367,8 @@ class EndpointWatch:
                     return result
                 await asyncio.sleep(0)
 
-    def _headers(self) -> Mapping[str, str]:
-        token = self._around.token
-        return self._plain_headers if token is None else {**self._plain_headers, "Authorization": token.header()}
+    def _headers(self, token: BearerToken) -> Mapping[str, str]:
+        return {**self._plain_headers, "Authorization": token.header()}
 
     async def _get(self, client: Client, target: str, accept: str, limits: Limits) -> Response:
         token = self._around.token
@@ -445,29 +391,3 @@ def metrics_port(spec: EndpointSpec, configured: int | None) -> int:
             f"endpoint {spec.address}: label {METRICS_PORT_LABEL} is {text!r}; a port from 1 to 65535 is allowed"
         )
     return int(text)
-
-
-def _check_status(response: Response) -> None:
-    """Raises FetchError unless the status is 200."""
-    status = response.status
-    if status == 200:
-        return
-    if status in (401, 403):
-        raise FetchError(ErrorKind.UNAUTHORIZED, f"status {status}: the engine wants other credentials")
-    if status == 404:
-        raise FetchError(ErrorKind.NOT_FOUND, "status 404: no such page")
-    if 300 <= status < 400:
-        raise FetchError(ErrorKind.REDIRECT, f"status {status}: redirects elsewhere are not followed")
-    raise FetchError(ErrorKind.HTTP_STATUS, f"status {status}")
-
-
-def _slash_redirect(response: Response, target: str) -> str | None:
-    """The new target where an application only wants a slash more or less at the end of its path, else None."""
-    location = response.headers.get("location")
-    if response.status not in (301, 302, 307, 308) or location is None:
-        return None
-    path, _, query = target.partition("?")
-    moved = urlsplit(location).path
-    if moved == path or moved.rstrip("/") != path.rstrip("/"):
-        return None
-    return f"{moved}?{query}" if query else moved

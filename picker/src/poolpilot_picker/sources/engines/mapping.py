@@ -68,13 +68,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 class _Fields:
     """The fields of one kind of poll, computed anew only where the page differs from the one before."""
 
-    __slots__ = ("_by_family", "_readings", "_values", "facts", "wanted")
+    __slots__ = ("_by_family", "_last", "_readings", "facts", "wanted")
 
     def __init__(self, engine: Engine, everything: bool) -> None:
         self.wanted = Wanted(engine.families(everything))
         self._readings = {field: engine.readings[field] for field in engine.fields(everything)}
         self.facts: dict[str, Any] = {}
-        self._values: dict[str, Any] = {}
+        self._last = EngineSample(taken_ms=0.0)
+        """What the last page told; nobody else has it."""
         self._by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]] = {}
         for field, reading in self._readings.items():
             for family in reading.families:
@@ -83,18 +84,19 @@ class _Fields:
 
     def sample(self, page: Page, taken_ms: float) -> EngineSample:
         """What the page tells."""
-        readings, series = self._readings, page.series
-        if page.changed is None:
-            values = self._values = {field: reading.compute(series) for field, reading in readings.items()}
+        changed, last, series = page.changed, self._last, page.series
+        if changed is None:
+            values = {field: reading.compute(series) for field, reading in self._readings.items()}
             for field, value in self.facts.items():
                 values.setdefault(field, value)
-            return EngineSample(taken_ms=taken_ms, **values)
-        values, fields = self._values, self._by_family
-        for family, value in page.changed:
-            one = len(series[family]) == 1
-            for field, alone in fields[family]:
-                values[field] = alone(value) if one and alone is not None else readings[field].compute(series)
-        return EngineSample(taken_ms=taken_ms, **values)
+            last = self._last = EngineSample(taken_ms=taken_ms, **values)
+        elif changed:
+            for family, value in changed:
+                one = len(series[family]) == 1
+                for field, alone in self._by_family[family]:
+                    told = alone(value) if one and alone is not None else self._readings[field].compute(series)
+                    setattr(last, field, told)
+        return msgspec.structs.replace(last, taken_ms=taken_ms)
 
 
 class PageReader:
