@@ -9,7 +9,7 @@ Memory: 8 bytes a block, once however many slots hold it, and about 60 bytes a r
 """
 
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_Check
-from cpython.long cimport PyLong_AsDouble, PyLong_AsUnsignedLongLong, PyLong_Check
+from cpython.long cimport PyLong_AsDouble, PyLong_Check
 from cpython.sequence cimport PySequence_Fast, PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from libc.math cimport floor
 from libc.stdint cimport INT32_MAX, uint32_t, uint64_t
@@ -19,6 +19,18 @@ from libc.string cimport memcpy
 from poolpilot_picker.compiled._runs cimport NONE, UNITS, Holder, Runs
 
 import numpy as np
+
+cdef extern from *:
+    """
+    /* PyLong_AsUnsignedLongLong takes three to four times as long for what needs more than 60 bits. */
+    static CYTHON_INLINE unsigned long long unsigned_64(PyObject* value) {
+    #if PY_VERSION_HEX < 0x030E0000
+        if (_PyLong_Sign(value) >= 0 && _PyLong_NumBits(value) <= 64) return PyLong_AsUnsignedLongLongMask(value);
+    #endif
+        return PyLong_AsUnsignedLongLong(value);
+    }
+    """
+    uint64_t unsigned_64(object value) except? 0xFFFFFFFFFFFFFFFF
 
 cdef enum:
     MOST_SLOTS = 1 << 20
@@ -31,6 +43,8 @@ cdef class PrefixIndex(Runs):
     cdef uint64_t* _hashes      # of the chain at hand
     cdef double* _ends
     cdef Py_ssize_t _chain_room
+    cdef object _at_hand        # whose hashes they are: what was matched is mostly inserted next
+    cdef Py_ssize_t _at_hand_length
     cdef double _assumed
     cdef object _tokens
     cdef double[::1] _live_tokens
@@ -179,10 +193,14 @@ cdef class PrefixIndex(Runs):
         cdef Py_ssize_t at, length = PySequence_Fast_GET_SIZE(hashes)
         if PySequence_Fast_GET_SIZE(ends) < length:
             raise ValueError(f"a chain of {length} hashes needs as many ends, not {len(ends)}")
+        if hashes is self._at_hand and length == self._at_hand_length:
+            return length
+        self._at_hand = None
         if length > self._chain_room:
             self._make_room(length)
         for at in range(length):
             self._hashes[at] = block_hash(<object> PySequence_Fast_GET_ITEM(hashes, at))
+        self._at_hand, self._at_hand_length = hashes, length
         return length
 
     cdef int _read_ends(self, ends, Py_ssize_t length) except -1:
@@ -264,7 +282,7 @@ cdef class PrefixIndex(Runs):
 cdef uint64_t block_hash(value) except? 0xFFFFFFFFFFFFFFFF:
     if not PyLong_Check(value):
         raise TypeError(f"a hash must be an int, not {type(value).__name__}")
-    return PyLong_AsUnsignedLongLong(value)
+    return unsigned_64(value)
 
 
 cdef double number(sequence, Py_ssize_t at) except? -1.0:
