@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_USAGE: Final = Usage()
+_ABORTED: Final = Outcome.ABORTED
+_SERVED: Final = Outcome.SERVED
 
 
 class Account:
@@ -42,20 +44,28 @@ class Account:
         self, head: RequestHead, body: bytes, *, complete: bool, subset: tuple[str, ...] | None, now: float
     ) -> None:
         """Parses, places and books. Raises RequestRefused, counted and logged; `complete` as for `requests.parse`."""
-        metrics = self.metrics
+        metrics, pool = self.metrics, self.pool
         try:
-            request = self._parsed(head, body, complete, now)
+            request = parse(head, body, complete=complete, token_scale=pool.tokens.scale)
         except BadRequest as refused:
             self.refused(head, refused, now)
             raise
-        request.subset = subset
+        except Exception:
+            request = self._unread(head, body, now)
+        if subset is not None:
+            request.subset = subset
         self.request = request
         handles = self._handles = metrics.request(request.model, request.target_model, request.tenant, request.priority)
         handles.total.value += 1
         handles.size.observe(request.body_bytes)
         began = self._clock()
         try:
-            placement = self._placed(request, now)
+            try:
+                placement = pool.place(request, now)
+            except RequestRefused:
+                raise
+            except Exception:
+                placement = self._placed_anywhere(request, now)
         except RequestRefused as refused:
             metrics.not_picked(request.target_model)
             self.refused(head, refused, now)
@@ -66,22 +76,17 @@ class Account:
         spec = placement.booking.endpoint.spec
         metrics.picked(request.target_model, spec.name or spec.host, spec.port)
 
-    def _parsed(self, head: RequestHead, body: bytes, complete: bool, now: float) -> InferenceRequest:
-        """The request; where reading it fails by a fault of ours, what the headers tell, to be placed by load."""
-        try:
-            return parse(head, body, complete=complete, token_scale=self.pool.tokens.scale)
-        except BadRequest:
-            raise
-        except Exception:
-            self._fault("parsing-failed", "reading the body failed: placed by load", head.request_id, now)
-            return InferenceRequest(
-                request_id=head.request_id,
-                path=head.path,
-                tenant=head.tenant,
-                body_bytes=len(body),
-                complete=False,
-                receipt_wanted=head.receipt_wanted,
-            )
+    def _unread(self, head: RequestHead, body: bytes, now: float) -> InferenceRequest:
+        """Where reading a request has failed by a fault of ours: what the headers tell, to be placed by load."""
+        self._fault("parsing-failed", "reading the body failed: placed by load", head.request_id, now)
+        return InferenceRequest(
+            request_id=head.request_id,
+            path=head.path,
+            tenant=head.tenant,
+            body_bytes=len(body),
+            complete=False,
+            receipt_wanted=head.receipt_wanted,
+        )
 
     def _fault(self, kind: str, sentence: str, request_id: str, now: float) -> None:
         """A fault of ours that must not cost the request: counted, and logged once a minute."""
@@ -89,18 +94,13 @@ class Account:
         if count := self.metrics.seldom.due(kind, now):
             log.exception(sentence, extra={"request_id": request_id, "pool": self.pool.name, "times": count})
 
-    def _placed(self, request: InferenceRequest, now: float) -> Placement:
-        """Places as the policy says, or, where choosing fails by a fault of ours, somewhere.
+    def _placed_anywhere(self, request: InferenceRequest, now: float) -> Placement:
+        """Places somewhere, where choosing has failed by a fault of ours.
 
         A fault in prediction or bookkeeping says nothing against the request or the engines: served by an endpoint
         taken at random it costs time, answered 500 it is lost, and every later one like it too.
         """
-        try:
-            return self.pool.place(request, now)
-        except RequestRefused:
-            raise
-        except Exception:
-            self._fault("placing-failed", "choosing failed: placed at random", request.request_id, now)
+        self._fault("placing-failed", "choosing failed: placed at random", request.request_id, now)
         try:
             return self.pool.place_anywhere(request, now)
         except RequestRefused:
@@ -133,9 +133,14 @@ class Account:
 
     def answered(self, placement: Placement, status: int, answer: Answer, now: float) -> None:
         """The response headers tell who answered: the booking moves there. The last answer counts."""
-        if answer.address and self.pool.served(placement, answer.address, now, attempts=answer.attempts):
+        outcome, address, attempts = answer
+        if (
+            address
+            and address != placement.booking.endpoint.address
+            and self.pool.served(placement, address, now, attempts=attempts)
+        ):
             self.metrics.moved.labels(self.pool.name).inc()
-        placement.outcome = answer.outcome
+        placement.outcome = outcome
         self._status = status
 
     def first_token(self, placement: Placement, now: float) -> None:
@@ -155,7 +160,7 @@ class Account:
         placement, request, handles, metrics = self.placement, self.request, self._handles, self.metrics
         if placement is None or request is None or handles is None:
             return
-        outcome = placement.outcome or Outcome.ABORTED
+        outcome = placement.outcome or _ABORTED
         if not self.pool.finish(placement, outcome, now):
             return
         handles.running.value -= 1
@@ -165,7 +170,9 @@ class Account:
         if usage.completion_tokens is not None:
             metrics.output(handles, usage.completion_tokens)
         handles.duration.observe((now - self.started) / 1000.0)
-        metrics.ended(self.pool.name, outcome.value)
+        metrics.ended(self.pool.name, outcome)
+        if outcome is _SERVED:
+            return
         code = ""
         if outcome in AGAINST_ENDPOINT:
             code = "ModelServerError"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from poolpilot_picker.flow.outcome import Outcome
@@ -25,6 +26,7 @@ class Answer(NamedTuple):
     attempts: int = 1
 
 
+@lru_cache(maxsize=1_024)
 def status_of(value: str | bytes | None) -> int:
     """HTTP status of a `:status` value; 0 when it is none."""
     text = value.decode("latin-1") if isinstance(value, bytes) else value or ""
@@ -39,14 +41,24 @@ def who_answered(status: int, attributes: Mapping[str, Any], metadata: Metadata)
     """
     details = attributes.get("response.code_details")
     if isinstance(details, str):
-        address = _text(attributes.get("upstream.address"))
-        attempts = _count(attributes.get("upstream.request_attempt_count"))
-        outcome = _by_details(status, details, address, attempts)
-        return Answer(outcome, "" if outcome is Outcome.LOCAL_REPLY else address, attempts)
+        address = attributes.get("upstream.address")
+        attempts = attributes.get("upstream.request_attempt_count")
+        return _told(
+            status, details, address if type(address) is str else "", attempts if type(attempts) is float else 1.0
+        )
     address = _text(metadata.get(names.LB_NAMESPACE, {}).get(names.SERVED))
     # Without attributes a local reply looks like a pod's answer: an error teaches nothing, a success only with a
     # served endpoint named.
     return Answer(Outcome.SERVED if address and 200 <= status < 300 else Outcome.UNCONFIRMED, address)
+
+
+@lru_cache(maxsize=1_024)
+def _told(status: int, details: str, address: str, attempts: float) -> Answer:
+    """By the data plane's word; most answers differ in nothing but the endpoint."""
+    # Numbers of a protobuf Struct are floats.
+    count = int(attempts) if 1 <= attempts <= MOST_ATTEMPTS else 1
+    outcome = _by_details(status, details, address, count)
+    return Answer(outcome, "" if outcome is Outcome.LOCAL_REPLY else address, count)
 
 
 def _by_details(status: int, details: str, address: str, attempts: int) -> Outcome:
@@ -67,10 +79,3 @@ def _by_details(status: int, details: str, address: str, attempts: int) -> Outco
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int:
-    # Numbers of a protobuf Struct are floats.
-    if isinstance(value, int | float) and 1 <= value <= MOST_ATTEMPTS:
-        return int(value)
-    return 1

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 Fields = Sequence[tuple[str, str | bytes]]
 
+_FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_NO_BODY: Final = (BodyUse.NONE, BodyUse.UNSEEN)
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
 
@@ -110,7 +112,7 @@ class Exchange:
         self._new_id = new_id
         self._load_report = load_report
         self._head: RequestHead | None = None
-        self._request_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
+        self._request_mode = self._response_mode = _FULL_DUPLEX
         self._subset: tuple[str, ...] | None = None
         self._strip: Sequence[str] = ()
         self._chunks: list[bytes] = []
@@ -153,7 +155,7 @@ class Exchange:
         if metadata:
             self._allow(metadata)
         use = body_use(head, end_of_stream=True) if end_of_stream else head.use
-        if use not in (BodyUse.NONE, BodyUse.UNSEEN) and self._request_mode in WAITED_FOR:
+        if use not in _NO_BODY and self._request_mode in WAITED_FOR:
             return [] if duplex else [HeadersReply(request=True)]
         # STREAMED sends the headers on before the body comes, and an upgrade's body never ends: pick now.
         self._request_over = end_of_stream
@@ -315,7 +317,7 @@ class Exchange:
         if self._closed:
             return []
         self._response_seen, self._response_over, self._observation = True, end_of_stream, None
-        self.passing = self._response_mode is BodyMode.FULL_DUPLEX_STREAMED
+        self.passing = self._response_mode is _FULL_DUPLEX
         placement = self._account.placement
         if placement is None:
             return [HeadersReply(request=False)]
@@ -327,7 +329,7 @@ class Exchange:
         if report and self._load_report is not None and answer.outcome in ANSWERED_BY_POD:
             self._load_report(answer.address, report)
         override = None
-        if placement.outcome is Outcome.SERVED and placement.observe and not end_of_stream:
+        if placement.observe and placement.outcome is Outcome.SERVED and not end_of_stream:
             override = self._observe(placement, received)
         mutation = receipt_mutation(placement) if self._settings.receipt_header else NO_MUTATION
         return [HeadersReply(request=False, mutation=mutation, mode_override=override)]

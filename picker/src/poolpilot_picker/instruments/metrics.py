@@ -255,5 +255,5 @@ class PickerMetrics:
         """A placed exchange ended."""
         child = self._ended.get((pool, outcome))
         if child is None:
-            child = self._ended[pool, outcome] = self.outcomes.labels(pool, outcome)
+            child = self._ended[pool, outcome] = self.outcomes.labels(pool, str(outcome))
         child.value += 1

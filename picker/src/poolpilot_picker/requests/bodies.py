@@ -37,14 +37,17 @@ def read_chat(request: InferenceRequest, head: RequestHead, body: bytes) -> tupl
     fields = shapes.CHAT.decode(body)
     if not fields.messages and request.complete:
         raise _missing(request.kind, "messages", "a non-empty array of objects", fields.messages)
-    request.stream = bool(fields.stream)
-    limit, name = fields.max_completion_tokens, "max_completion_tokens"
-    if limit is None:
-        limit, name = fields.max_tokens, "max_tokens"
-    request.max_tokens = _count(request.kind, name, limit)
-    request.sequences = _sequences(request.kind, "n", fields.n)
+    if fields.stream:
+        request.stream = True
+    if fields.max_completion_tokens is not None:
+        request.max_tokens = _count(request.kind, "max_completion_tokens", fields.max_completion_tokens)
+    elif fields.max_tokens is not None:
+        request.max_tokens = _count(request.kind, "max_tokens", fields.max_tokens)
+    if fields.n is not None:
+        request.sequences = _sequences(request.kind, "n", fields.n)
     prompt = Prompt(head.video)
-    prompt.tools(fields.tools, fields.functions)
+    if fields.tools is not ABSENT or fields.functions is not ABSENT:
+        prompt.tools(fields.tools, fields.functions)
     if fields.system:
         prompt.head("system")
         prompt.content(fields.system)

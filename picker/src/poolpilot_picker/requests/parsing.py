@@ -67,49 +67,41 @@ def parse(
     type where we read it. Bodies of other kinds are never refused.
     """
     request = InferenceRequest(
-        request_id=head.request_id,
-        path=head.path,
-        tenant=head.tenant,
-        objective=head.objective,
-        routing_key=head.routing_key,
-        slo_ttft_ms=head.slo_ttft_ms,
-        slo_tpot_ms=head.slo_tpot_ms,
-        only_if_cached=head.only_if_cached,
-        test_selection=head.test_selection,
-        receipt_wanted=head.receipt_wanted,
-        body_bytes=len(body),
-        complete=complete,
+        request_id=head.request_id, path=head.path, kind=head.kind, body_bytes=len(body), complete=complete
     )
+    if not head.plain:
+        _take_seldom(request, head)
     if head.use is not _INFERENCE:
+        request.kind = RequestKind.OTHER
         _peek(request, head, body)
         _retarget(request, head, target_of)
         return request
-    request.kind = head.kind
     body = body.removeprefix(BOM)
-    if complete:
-        _read_whole(request, head, body, target_of, token_scale)
-    else:
+    if not complete:
         _read_beginning(request, head, body, target_of, token_scale)
-    return request
-
-
-def _read_whole(
-    request: InferenceRequest,
-    head: RequestHead,
-    body: bytes,
-    target_of: Callable[[str], str],
-    token_scale: Callable[[str], float],
-) -> None:
+        return request
     try:
-        prompt, fields = READERS[request.kind](request, head, body)
+        prompt, fields = READERS[head.kind](request, head, body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise explain(error, request.kind, body) from None
     if not fields.model:
         detail = "" if fields.model is None else ": model must be a non-empty string"
         raise BadRequest(NO_MODEL + detail, param="model")
-    request.model = fields.model
-    _retarget(request, head, target_of)
-    _measure(request, prompt, fields, token_scale(request.target_model))
+    model = request.model = fields.model
+    target = request.target_model = head.model_rewrite or target_of(model)
+    _measure(request, prompt, fields, token_scale(target))
+    return request
+
+
+def _take_seldom(request: InferenceRequest, head: RequestHead) -> None:
+    request.tenant = head.tenant
+    request.objective = head.objective
+    request.routing_key = head.routing_key
+    request.slo_ttft_ms = head.slo_ttft_ms
+    request.slo_tpot_ms = head.slo_tpot_ms
+    request.only_if_cached = head.only_if_cached
+    request.test_selection = head.test_selection
+    request.receipt_wanted = head.receipt_wanted
 
 
 def _read_beginning(
@@ -146,15 +138,14 @@ def _read_beginning(
 
 def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: float) -> None:
     text = prompt.joined()
-    request.text_tokens = 0.0 if prompt.ids else text_units(text)
-    request.fixed_tokens = prompt.media_tokens + prompt.ids
-    tokens = request.text_tokens * scale + request.fixed_tokens
-    request.prompt_tokens = max(estimate(tokens), 1)
+    units = request.text_tokens = 0.0 if prompt.ids else text_units(text)
+    fixed = request.fixed_tokens = prompt.media_tokens + prompt.ids
+    tokens = request.prompt_tokens = round(units * scale + fixed) or 1
     path = fields.lora_path
     if path is not ABSENT and path is not None:
         request.adapter = _adapter(bytes(path))
     seed = chain_seed(request.target_model, request.adapter, fields.cache_salt or "")
-    chain = prefix_chain(text, seed, tokens=request.prompt_tokens, marks=prompt.marks)
+    chain = prefix_chain(text, seed, tokens=tokens, marks=prompt.marks)
     request.prefix = chain if request.complete else settled(chain, len(text))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,9 @@ class RequestKind(StrEnum):
     """Anthropic's `/v1/messages`."""
     OTHER = "other"
     """Upgrades, gRPC, multipart, unknown paths, encoded bodies: routed by load, never refused for their form."""
+
+
+_OTHER: Final = RequestKind.OTHER
 
 
 class PrefixChain(msgspec.Struct, frozen=True, eq=False):
@@ -83,4 +87,4 @@ class InferenceRequest(msgspec.Struct, kw_only=True):
     @property
     def is_inference(self) -> bool:
         """True when the body is a JSON inference call: these are learned from."""
-        return self.kind is not RequestKind.OTHER
+        return self.kind is not _OTHER
