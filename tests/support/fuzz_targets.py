@@ -39,7 +39,7 @@ from poolpilot_picker.instruments.metrics import PickerMetrics
 from poolpilot_picker.requests import read_head, rewrite_model
 from poolpilot_picker.requests.parsing import parse
 from poolpilot_picker.requests.usage import UsageReader
-from poolpilot_picker.sources.exposition import Wanted
+from poolpilot_picker.sources.exposition import Wanted, needles
 from wire_traffic import BUFFERED_PARTIAL, DUPLEX, HELLO, NONE, DataPlane
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def connection(data: bytes) -> None:
     if not PICKER:
         PICKER.append(Picker())
     picker = PICKER[0]
-    one = Connection(picker.limits, picker.held, picker.service.accept, picker.now)
+    one = Connection(picker.limits, picker.held, picker.service.accept, picker.now, picker.service.messages)
     written = 0
     pattern, data = data[:1], data[1:]
     for piece in (HELLO, *_pieces(data, pattern[0] if pattern else 0)):
@@ -253,7 +253,7 @@ NAMES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:cache_c
 
 def exposition(data: bytes) -> None:
     """Metrics pages of one endpoint, one after the other: one that comes again says the same, by the short way too."""
-    kept = Wanted(NAMES)
+    kept = Wanted(needles(NAMES))
     for page in data.split(BREAK):
         first = kept.find(page)
         if not first.malformed:

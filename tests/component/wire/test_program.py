@@ -16,8 +16,8 @@ POD = "127.0.0.1:9"
 
 def test_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--endpoints", POD]
-    assert options_of(parser().parse_args(flags)).transport == "grpc"
-    assert options_of(parser().parse_args([*flags, "--transport", "wire"])).transport == "wire"
+    assert options_of(parser().parse_args(flags)).transport == "wire"
+    assert options_of(parser().parse_args([*flags, "--transport", "grpc"])).transport == "grpc"
     with pytest.raises(SystemExit):
         main([*flags, "--transport", "http"])
     assert "argument --transport: invalid choice: 'http'" in capsys.readouterr().err

@@ -29,6 +29,8 @@ from wire_peer import GRPC, Noted, Peer, Server, frames_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 BLOCK = encode([(name.encode(), value.encode()) for name, value in GRPC])
 SETTINGS = SettingsFrame(0).serialize()
 HELLO = frames.PREFACE + SETTINGS

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from hyperframe.frame import Frame
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 BLOCK = encode([(name.encode(), value.encode()) for name, value in GRPC])
 SMALL = Limits(
     max_streams=4,

@@ -28,6 +28,8 @@ from wire_traffic import BUFFERED_PARTIAL, DUPLEX, HELLO, NONE, DataPlane
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 LIMITS = Limits()
 DESTINATION = ADDRESSES[0]
 
@@ -70,7 +72,7 @@ class Wire:
         self.held = Held(LIMITS.max_held_bytes)
         self.now = 0.0
         self.service = Service(new_exchange, lambda: self.now, LIMITS, self.held)
-        self.connection = Connection(LIMITS, self.held, self.service.accept, 0.0)
+        self.connection = Connection(LIMITS, self.held, self.service.accept, 0.0, self.service.messages)
         self.written = 0
         self.take([HELLO, *first])
 

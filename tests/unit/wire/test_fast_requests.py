@@ -12,9 +12,13 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poolpilot_picker import compiled
 from poolpilot_picker.extproc import codec
-from poolpilot_picker.extproc.replies import Reply, StreamedReply
+from poolpilot_picker.extproc.replies import NO_MUTATION, HeadersReply, Reply, StreamedReply
+from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import CACHED, RequestReader
+
+REPLIES = (StreamedReply, HeadersReply, NO_MUTATION)
 
 Heard = list[tuple[Any, ...]]
 
@@ -65,7 +69,17 @@ def by_class(message: bytes) -> tuple[Heard, Any]:
 
 def by_hand(message: bytes, reader: RequestReader) -> tuple[Heard, Any]:
     ear = Ear()
-    return ear.heard, reader.dispatch(ear, message, 5.0)  # type: ignore[arg-type]
+    answer = reader.dispatch(ear, message, 5.0)  # type: ignore[arg-type]
+    # The compiled reader shares the caches: what it finds there, and what it has read itself.
+    for one in (reader, RequestReader()):
+        read = compiled.load().messages(one, ReplyWriter(), REPLIES, b"", 2**20).read
+        expected = repr(RequestReader().read(message))
+        assert (
+            repr(read(message, 0, len(message)))
+            == repr(read(b"\x0a" + message + b"\x0a", 1, 1 + len(message)))
+            == expected
+        )
+    return ear.heard, answer
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz_targets import TARGETS, beginnings, connection, corpus, header_blocks, requests
+from fuzz_targets import PICKER, TARGETS, beginnings, connection, corpus, header_blocks, requests
+
+pytestmark = pytest.mark.usefixtures("both_cores")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def picker_of_this_core(both_cores: None) -> None:
+    """What another core has served is not for this one."""
+    PICKER.clear()
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -273,9 +273,9 @@ def test_memory_is_bounded() -> None:
     reader.allow(0)
     for number in range(3 * CACHED_BLOCKS):
         reader.decode(b"\x04\x06/%05d" % number)
-        assert len(reader._cache) <= CACHED_BLOCKS
+        assert len(reader.known) <= CACHED_BLOCKS
     reader.decode(b"\x04\x7f\xff\x0f" + b"x" * 2_174)
-    assert all(len(block) < 1_025 for block in reader._cache)
+    assert all(len(block) < 1_025 for block in reader.known)
     coded = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode
     for text in (*(b"%05d" % number for number in range(2 * CACHED_STRINGS)), b"z" * 160):
         value = coded(text)

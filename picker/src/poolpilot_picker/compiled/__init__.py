@@ -1,4 +1,4 @@
-"""The compiled core: decisions, prefix index, what pages and prompts cost, in C. Each part has a reference in Python.
+"""The compiled core: decisions, prefixes, what messages, pages and prompts cost, in C. Each has a reference in Python.
 
 `in_force` is None where the reference is: where no compiler was at hand when the package was installed, or where
 `POOLPILOT_CORE=reference` asks for it. `describe` tells which, and why.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.compiled._pages import Layout
     from poolpilot_picker.compiled._prefix import PrefixIndex
     from poolpilot_picker.compiled._prompts import Blocks, Weigher
+    from poolpilot_picker.compiled._wire import Frames, Messages, Stream
 
 VARIABLE: Final = "POOLPILOT_CORE"
 """Environment variable: `compiled` (the default, where it was built) or `reference`."""
@@ -34,6 +35,9 @@ class Core(NamedTuple):
     total_row: int
     layout: type[Layout]
     same_head: Callable[[bytes | bytearray, int, bytes, bytes], tuple[int, int] | None]
+    stream: type[Stream]
+    messages: type[Messages]
+    frames: type[Frames]
     blocks: type[Blocks]
     weigher: type[Weigher]
 
@@ -45,6 +49,7 @@ def load() -> Core:
     import poolpilot_picker.compiled._pages as _pages
     import poolpilot_picker.compiled._prefix as _prefix
     import poolpilot_picker.compiled._prompts as _prompts
+    import poolpilot_picker.compiled._wire as _wire
 
     return Core(
         columns=_columns.Columns,
@@ -56,6 +61,9 @@ def load() -> Core:
         total_row=_cost.TOTAL_ROW,
         layout=_pages.Layout,
         same_head=_pages.same_head,
+        stream=_wire.Stream,
+        messages=_wire.Messages,
+        frames=_wire.Frames,
         blocks=_prompts.Blocks,
         weigher=_prompts.Weigher,
     )

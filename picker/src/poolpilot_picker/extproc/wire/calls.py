@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_picker import compiled
 from poolpilot_picker.extproc.listener import SERVICE
+from poolpilot_picker.extproc.replies import NO_MUTATION, HeadersReply, StreamedReply
 from poolpilot_picker.extproc.wire.echo import Echo
 from poolpilot_picker.extproc.wire.errors import CallFault, Code, Status
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
@@ -164,6 +166,7 @@ class ProcessCall(GrpcCall):
         self.exchange: Exchange = service.new_exchange()
         self.watching = False
         """Observability mode: nobody reads our answers."""
+        stream.direct = self.exchange
         service.calls[self] = None
 
     def data(self, payload: bytes) -> None:
@@ -171,6 +174,9 @@ class ProcessCall(GrpcCall):
         reader, size = self._reader, len(payload) - PREFIX_BYTES
         if reader.have or size < 0 or payload[0] or unpack_number(payload, 1)[0] != size or size > reader.limit:
             super().data(payload)
+            # What follows a part of a message is no message.
+            stream = self.stream
+            stream.direct = self.exchange if not reader.have and stream.ending is None else None
             return
         try:
             if self.exchange.passing:
@@ -180,8 +186,7 @@ class ProcessCall(GrpcCall):
                     return
             self.message(payload, PREFIX_BYTES)
         except Exception:
-            self.log_failure()
-            self.end(Status.INTERNAL, FAILED)
+            self.failed()
 
     def message(self, data: bytes, at: int = 0) -> None:
         service = self._service
@@ -192,6 +197,11 @@ class ProcessCall(GrpcCall):
         encode_reply = service.writer.encode
         for reply in replies:
             self.send(*encode_reply(reply))
+
+    def failed(self) -> None:
+        """The exception at hand is a fault of ours."""
+        self.log_failure()
+        self.end(Status.INTERNAL, FAILED)
 
     def complete(self) -> None:
         self.end()
@@ -208,8 +218,7 @@ class ProcessCall(GrpcCall):
             for reply in replies or ():
                 self.send(*self._service.writer.encode(reply))
         except Exception:
-            self.log_failure()
-            self.end(Status.INTERNAL, FAILED)
+            self.failed()
             return
         if replies is None:
             self.end(Status.UNAVAILABLE, SHUTTING_DOWN)
@@ -243,6 +252,15 @@ class Service:
         self.reader = RequestReader()
         self.writer = ReplyWriter()
         self.echo = Echo(self.reader, self.writer)
+        core = compiled.in_force
+        self.messages = (
+            core.messages(
+                self.reader, self.writer, (StreamedReply, HeadersReply, NO_MUTATION), HEADERS, limits.max_message_bytes
+            )
+            if core is not None
+            else None
+        )
+        """The compiled way of what is familiar, where the core is compiled; the rest of this module takes the rest."""
         self.calls: dict[ProcessCall, None] = {}
         self.ended: dict[str, int] = {}
         """Streams that have ended, by gRPC code."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_picker import compiled
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.hpack import NO_TABLE, encode
@@ -19,6 +20,7 @@ from poolpilot_picker.extproc.wire.stream import NO_CALL, Call, Stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from poolpilot_picker.compiled._wire import Messages
     from poolpilot_picker.extproc.wire.fields import Section
     from poolpilot_picker.extproc.wire.limits import Held, Limits
 
@@ -40,7 +42,12 @@ class Connection:
     """`accept` gives a new stream its call; `now` (ms) is the time of the input at hand."""
 
     def __init__(
-        self, limits: Limits, held: Held, accept: Callable[[Connection, Stream, Section], Call], now: float
+        self,
+        limits: Limits,
+        held: Held,
+        accept: Callable[[Connection, Stream, Section], Call],
+        now: float,
+        messages: Messages | None = None,
     ) -> None:
         self.now = now
         self.streams: dict[int, Stream] = {}
@@ -56,15 +63,17 @@ class Connection:
         self.sender = Sender(held, self._ended, self._drained)
         self._limits = limits
         self._accept = accept
+        core = compiled.in_force
+        self._new_stream = Stream if core is None else core.stream
         self._began = self.heard = self._idle_since = now
         self._pinged: float | None = None
         self._closing_since = now
-        self._table_said = False
+        self.table_said = False
         self._reset: dict[int, None] = {}
         self._closed: deque[int] = deque(maxlen=ENDS_KEPT)
         self.more = False
         """Whole frames wait for another `receive` (of nothing), so that others have their turn."""
-        self._receiver = Receiver(self, limits)
+        self._receiver = Receiver(self, limits, messages)
         self.receive: Callable[[bytes, float], None] = self._receiver.receive
         """Takes what was read, and the time."""
         greeting = (
@@ -91,7 +100,7 @@ class Connection:
     def begin(self, stream_id: int, section: Section | None, *, remote_over: bool) -> None:
         """A new stream; without a section its header list was too large."""
         left = section.content_length if section is not None else None
-        stream = Stream(stream_id, self._limits.stream_window, self.sender.initial_window, left)
+        stream = self._new_stream(stream_id, NO_CALL, self._limits.stream_window, self.sender.initial_window, left)
         stream.remote_over = remote_over
         self.streams[stream_id] = stream
         if section is None:
@@ -128,13 +137,13 @@ class Connection:
                 self.reset(stream.id, Code.ENHANCE_YOUR_CALM)
 
     def _headers(self, stream: Stream, block: bytes, flags: int) -> bytes:
-        if not self._table_said:
-            self._table_said = True
+        if not self.table_said:
+            self.table_said = True
             block = NO_TABLE + block
         return frames.frame(frames.HEADERS, flags, stream.id, block)
 
     def _finish(self, stream: Stream, ending: bytes) -> None:
-        call, stream.call = stream.call, NO_CALL
+        call, stream.call, stream.direct = stream.call, NO_CALL, None
         self.sender.finish(stream, ending)
         call.closed()
 
@@ -167,7 +176,7 @@ class Connection:
             return
         self._closed.append(stream.id)
         self.sender.forget(stream)
-        call, stream.call = stream.call, NO_CALL
+        call, stream.call, stream.direct = stream.call, NO_CALL, None
         stream.ending = stream.ending or b""
         call.closed()
         if not self.streams:

@@ -8,7 +8,7 @@ Protocol buffers encoding: a tag (field number × 8 + wire type), then a varint 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
@@ -46,6 +46,9 @@ THIRD: Final = 0x1A
 _DOUBLE: Final = struct.Struct("<d").unpack
 
 T = TypeVar("T")
+
+Read = tuple[int, "list[tuple[str, str | bytes]] | bytes", bool, "About"]
+"""A message: (tag of its kind, fields or body, end of stream, what stands behind)."""
 
 
 class Unfamiliar(Exception):  # noqa: N818 - not an error: another reader takes over
@@ -234,12 +237,17 @@ def _about(data: bytes) -> About:
 class RequestReader:
     """Reads messages. What repeats from request to request is remembered by its bytes, and must not be changed."""
 
-    __slots__ = ("_about", "_fields", "abouts", "unfamiliar")
+    __slots__ = ("_fields", "about", "abouts", "fields", "unfamiliar")
+
+    FAILURES: ClassVar = (Unfamiliar, IndexError, UnicodeDecodeError, RecursionError)
+    """What reading raises for a message that is not familiar."""
 
     def __init__(self) -> None:
         self._fields: Cache[tuple[str, str | bytes]] = Cache(_field)
-        self._about: Cache[About] = Cache(_about)
-        self.abouts = self._about.known
+        self.fields = self._fields.known
+        """Header fields that were read before."""
+        self.about: Cache[About] = Cache(_about)
+        self.abouts = self.about.known
         """What stands behind the kind of message, as far as it was read before."""
         self.unfamiliar = 0
         """Messages left to the generated class."""
@@ -250,34 +258,40 @@ class RequestReader:
         None: it is for observers, whose answers nobody reads, so nothing was done. Raises protobuf's DecodeError where
         the bytes are no message.
         """
-        fields: Fields = []
-        body = b""
+        read = self.read(message, at)
+        if read is None:
+            return self._slowly(exchange, message[at:], now)
+        kind, content, over, (modes, metadata, attributes) = read
+        if modes is not None:
+            exchange.set_modes(*modes)
+        if isinstance(content, bytes):
+            if kind == RESPONSE_BODY:
+                return exchange.response_body(content, over, now=now)
+            return exchange.request_body(content, over, now=now, metadata=metadata)
+        if kind == REQUEST_HEADERS:
+            return exchange.request_headers(content, over, now=now, metadata=metadata)
+        return exchange.response_headers(content, over, now=now, attributes=attributes, metadata=metadata)
+
+    def read(self, message: bytes, at: int = 0) -> Read | None:
+        """What a message says that begins at `at`; None where it is not familiar. `compiled/_wire.pyx` reads alike."""
         try:
             kind = message[at]
             start, end = _span(message, at + 1)
             # The same for every message of a stream, and for many streams.
-            about = message[end:]
-            modes, metadata, attributes = self.abouts.get(about) or self._about(about)
+            behind = message[end:]
+            about = self.abouts.get(behind) or self.about(behind)
             if kind in BODIES:
+                body = b""
                 if start < end and message[start] == FIRST:
                     first, start = _span(message, start + 1)
                     body = message[first:start]
-                over = start != end and _flag(message, start, end, 0x10)
-            elif kind in HEADS:
+                return kind, body, start != end and _flag(message, start, end, 0x10), about
+            if kind in HEADS:
                 fields, over = self._headers(message, start, end)
-            else:
-                return self._slowly(exchange, message[at:], now)
-        except (Unfamiliar, IndexError, UnicodeDecodeError, RecursionError):
-            return self._slowly(exchange, message[at:], now)
-        if modes is not None:
-            exchange.set_modes(*modes)
-        if kind == RESPONSE_BODY:
-            return exchange.response_body(body, over, now=now)
-        if kind == REQUEST_BODY:
-            return exchange.request_body(body, over, now=now, metadata=metadata)
-        if kind == REQUEST_HEADERS:
-            return exchange.request_headers(fields, over, now=now, metadata=metadata)
-        return exchange.response_headers(fields, over, now=now, attributes=attributes, metadata=metadata)
+                return kind, fields, over, about
+        except self.FAILURES:
+            pass
+        return None
 
     def _slowly(self, exchange: Exchange, message: bytes, now: float) -> list[Reply] | None:
         self.unfamiliar += 1
@@ -289,7 +303,7 @@ class RequestReader:
         fields: Fields = []
         if at < end and data[at] == FIRST:
             at, stop = _span(data, at + 1)
-            known = self._fields.known.get
+            known = self.fields.get
             while at < stop:
                 if data[at] != FIRST:
                     raise Unfamiliar

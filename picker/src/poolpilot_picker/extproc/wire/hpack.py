@@ -121,14 +121,15 @@ class Decoder(Generic[T]):
         self._capacity = DEFAULT_TABLE_BYTES
         self._allowed = DEFAULT_TABLE_BYTES
         self._must_shrink = False
-        self._cache: dict[bytes, T] = {}
+        self.known: dict[bytes, T] = {}
+        """What blocks meant that came before, as far as they would mean it still."""
         self._strings: dict[bytes, bytes] = {}
 
     def allow(self, table_bytes: int) -> None:
         """The peer has acknowledged our SETTINGS_HEADER_TABLE_SIZE (section 4.2; RFC 9113, section 4.3.1)."""
         self._allowed = table_bytes
         # A block that was good before may not be now.
-        self._cache.clear()
+        self.known.clear()
         if self._table_bytes > table_bytes:
             self._must_shrink = True
         elif self._capacity > table_bytes:
@@ -137,19 +138,19 @@ class Decoder(Generic[T]):
 
     def decode(self, block: bytes) -> T:
         """What `interpret` makes of the block. Raises ConnectionFault, or ListTooLarge once the block is read."""
-        known = self._cache.get(block)
+        known = self.known.get(block)
         if known is not None:
             return known
         fields, room, changed = self._fields(block)
         if changed:
-            self._cache.clear()
+            self.known.clear()
         if room < 0:
             raise ListTooLarge
         meaning = self._interpret(fields)
         if not changed and len(block) <= CACHED_BLOCK_BYTES:
-            if len(self._cache) >= CACHED_BLOCKS:
-                self._cache.clear()
-            self._cache[block] = meaning
+            if len(self.known) >= CACHED_BLOCKS:
+                self.known.clear()
+            self.known[block] = meaning
         return meaning
 
     def _fields(self, block: bytes) -> tuple[list[Field], int, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from poolpilot_picker import compiled
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.errors import Code, ConnectionFault, StreamFault
 from poolpilot_picker.extproc.wire.fields import Block, Section
@@ -19,6 +20,7 @@ from poolpilot_picker.extproc.wire.hpack import Decoder, ListTooLarge
 from poolpilot_picker.extproc.wire.limits import Allowance
 
 if TYPE_CHECKING:
+    from poolpilot_picker.compiled._wire import Messages
     from poolpilot_picker.extproc.wire.connection import Connection
     from poolpilot_picker.extproc.wire.limits import Limits
     from poolpilot_picker.extproc.wire.stream import Stream
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class Receiver:
     """Reads what a client sends, and does to its connection what the frames say."""
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: Limits, messages: Messages | None) -> None:
+        """`messages`: what reads in place for calls that allow it, where the core is compiled."""
         self.settled = self.acknowledged = False
         """The peer's first SETTINGS came; it has acknowledged ours."""
         self._connection = connection
@@ -38,6 +41,11 @@ class Receiver:
         self._low = limits.connection_window >> 1
         self._stream_low = limits.stream_window >> 1
         self._decoder = Decoder(Section, limits.max_header_list_bytes)
+        self._familiar = (
+            compiled.in_force.frames(connection, messages, self._decoder.known, limits)
+            if compiled.in_force is not None
+            else None
+        )
         self._block: Block | None = None
         self._rest: list[bytes] = []
         self._rest_bytes = 0
@@ -94,8 +102,13 @@ class Receiver:
             if self._preface:
                 return 0
         turns = self._limits.frames_at_once
-        connection, streams = self._connection, self._streams
+        connection, streams, familiar = self._connection, self._streams, self._familiar
         while True:
+            if familiar is not None and self.settled and self._block is None:
+                self._credit = familiar.run(data, at, turns, self._credit)
+                at, turns = familiar.at, familiar.turns
+                if not connection.open:
+                    return at
             start = at + HEAD_BYTES
             if start > size:
                 self._needed = HEAD_BYTES

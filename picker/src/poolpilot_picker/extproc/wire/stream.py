@@ -1,4 +1,4 @@
-"""One HTTP/2 stream, and the call that runs on it."""
+"""One HTTP/2 stream, and the call that runs on it. Made by the connection when a request begins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections import deque
+
+    from poolpilot_picker.extproc.exchange import Exchange
 
 
 class Call(Protocol):
@@ -43,11 +45,25 @@ NO_CALL: Final = NoCall()
 class Stream:
     """An open stream (RFC 9113, section 5.1: open, or half-closed on either side)."""
 
-    __slots__ = ("answered", "call", "credit", "ending", "id", "left", "queue", "queued", "remote_over", "window")
+    __slots__ = (
+        "answered",
+        "call",
+        "credit",
+        "direct",
+        "ending",
+        "id",
+        "left",
+        "queue",
+        "queued",
+        "remote_over",
+        "window",
+    )
 
-    def __init__(self, stream_id: int, credit: int, window: int, left: int | None) -> None:
+    def __init__(self, stream_id: int, call: Call, credit: int, window: int, left: int | None) -> None:
         self.id = stream_id
-        self.call: Call = NO_CALL
+        self.call = call
+        self.direct: Exchange | None = None
+        """Whom a message that fills a frame may be read for in place: see `compiled/_wire.pyx`; None: nobody."""
         self.credit = credit
         """Bytes that the peer may still send; below 0 it has sent too many."""
         self.window = window

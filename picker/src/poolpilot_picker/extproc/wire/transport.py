@@ -289,7 +289,7 @@ class WireTransport:
 
     def new_connection(self) -> Connection:
         """For a socket that was just accepted."""
-        return Connection(self.limits, self._held, self._service.accept, self.now())
+        return Connection(self.limits, self._held, self._service.accept, self.now(), self._service.messages)
 
     def opened(self, one: Socket) -> None:
         """A connection is there."""
