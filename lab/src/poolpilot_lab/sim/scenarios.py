@@ -112,7 +112,7 @@ def lora_scenario(name: str, number: int, zipf: float, slots: int) -> Scenario:
 _APPLICATIONS: Final[dict[str, Any]] = {
     "traffic": streams.applications,
     "fleet": (_H100,) * 8,
-    "guess": 140.0,
+    "guess": 150.0,
     "warm_share": 0.3,
     "quick_s": 25.0,
     "full_s": 80.0,
@@ -244,6 +244,8 @@ _ALL: Final = (
             "name": "S13",
             "summary": "overload, half of it sheddable",
             "traffic": partial(streams.applications, sheddable=0.5),
+            "quick_s": 60.0,
+            "full_s": 120.0,
             "loads": (1.0, 1.2, 1.5),
         }
     ),
