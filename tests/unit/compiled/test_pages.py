@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from poolpilot_picker import compiled
 from poolpilot_picker.sources import page_layout
 from poolpilot_picker.sources.engines import BUILTIN
-from poolpilot_picker.sources.exposition import Wanted
+from poolpilot_picker.sources.exposition import Wanted, needles
 from poolpilot_picker.sources.http_connection import reference_same_head
 from poolpilot_picker.sources.page_layout import ReferenceLayout
 from poolpilot_picker.sources.series import Series
@@ -27,7 +27,7 @@ def learned(page, names):
     kept = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_layout, "layout_of", lambda lines: kept.append(list(lines)))
-        found = Wanted(names).find(page).series
+        found = Wanted(needles(names)).find(page).series
     return kept[-1] if kept else None, found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from poolpilot_picker.sources import exposition, page_layout
 from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.sources.engines.mapping import PageReader
-from poolpilot_picker.sources.exposition import Wanted, find
+from poolpilot_picker.sources.exposition import Wanted, find, needles
 
 pytestmark = pytest.mark.usefixtures("both_cores")
 
@@ -54,7 +54,7 @@ def with_numbers(page: bytes, number) -> bytes:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_whose_numbers_move_is_read_the_short_way(name, everything, short):
     page = (DATA / name).read_bytes()
-    wanted = Wanted(NAMES[everything])
+    wanted = Wanted(needles(NAMES[everything]))
     for turn in range(40):
         ending = (b"%d", b"1%d")[turn % 2] % (turn % 10)
         moved = with_numbers(page, lambda number, ending=ending: number[:-1] + (ending if len(number) == 3 else b"7"))
@@ -146,7 +146,7 @@ def test_a_page_that_became_another_is_searched(name, edit):
     page = (DATA / name).read_bytes()
     changed = edited(page, edit)
     for everything in (False, True):
-        wanted = Wanted(NAMES[everything])
+        wanted = Wanted(needles(NAMES[everything]))
         wanted.find(page)
         wanted.find(page)
         # Of a large page, what it did not have is looked for on each sixteenth only.
@@ -157,7 +157,7 @@ def test_a_page_that_became_another_is_searched(name, edit):
 
 def test_stale_bytes_behind_the_page_are_not_read():
     page = (DATA / "metrics-kv-pressure.txt").read_bytes()
-    wanted = Wanted(NAMES[True])
+    wanted = Wanted(needles(NAMES[True]))
     wanted.find(page)
     buffer = bytearray(b"head\r\n\r\n" + page)
     start = len(buffer) - len(page)
@@ -172,7 +172,7 @@ def test_stale_bytes_behind_the_page_are_not_read():
 def test_a_series_between_lines_that_are_not_wanted_is_seen():
     filler = b"".join(b"filler%d 1\n" % number for number in range(1_000))
     family = b'# TYPE h histogram\nh_sum{r="0"} 1.5\nh_bucket{r="1"} 1\n%bh_sum{r="1"} 2.5\n# TYPE z gauge\n'
-    wanted = Wanted(["h_sum"])
+    wanted = Wanted(needles(["h_sum"]))
     wanted.find(filler + family % b"")
     later = filler + family % b'h_sum{r="2"} 4.5\nh_bucket{r="2"} 1\n'
     assert pairs(wanted.find(later)) == pairs(find(later, ["h_sum"]))
@@ -181,7 +181,7 @@ def test_a_series_between_lines_that_are_not_wanted_is_seen():
 @pytest.mark.parametrize("last", [b"mm 1\nn_created 5\nm 3\nm 1\n", b"m 3\nm 1\n"])
 def test_without_a_header_a_series_before_the_first_is_seen(last):
     names = ["h_count", "m"]
-    wanted = Wanted(names)
+    wanted = Wanted(needles(names))
     wanted.find(b"h_count 4\n" + last)
     later = b'h_count 4\nm{r="1"} 2\nm 3\nm 1\n' + b"x 1\n" * (last.count(b"\n") - 3)
     assert same(wanted.find(later), find(later, names))
@@ -207,7 +207,7 @@ FAMILIES = [
 @given(st.data())
 def test_whatever_comes_after_whatever(data):
     names = ["m", "n", "h_sum", "h_count"]
-    wanted = Wanted(names)
+    wanted = Wanted(needles(names))
     order = data.draw(st.permutations(FAMILIES))
     pages = st.tuples(*order, st.sampled_from([b"", b"", b"z 7", b"m 7"])).map(b"".join)
     for page in data.draw(st.lists(pages, min_size=2, max_size=6)):
@@ -217,7 +217,7 @@ def test_whatever_comes_after_whatever(data):
 
 def test_many_series_of_one_name_are_read_in_turns_and_bounded(monkeypatch):
     page = b"".join(b'vllm:num_requests_running{r="%d"} 1\n' % number for number in range(3_000))
-    turns = Wanted(NAMES[False]).search(page)
+    turns = Wanted(needles(NAMES[False])).search(page)
     yields = sum(1 for _ in turns)
     assert yields == 3_000 // 512
     monkeypatch.setattr(exposition, "_MOST_SERIES", 1_024)
@@ -228,7 +228,7 @@ def test_many_series_of_one_name_are_read_in_turns_and_bounded(monkeypatch):
 
 def test_a_large_page_of_something_else_is_searched_name_by_name():
     page = b"other_metric 1\n" * 20_000
-    yields = sum(1 for _ in Wanted(NAMES[True]).search(page))
+    yields = sum(1 for _ in Wanted(needles(NAMES[True])).search(page))
     assert yields == len(NAMES[True])
 
 

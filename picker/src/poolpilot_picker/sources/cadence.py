@@ -87,7 +87,8 @@ class Plan:
         self.failures = 0
         self.failing_since_ms = None
         self.running = False
-        pause_ms = self._vary(pause_ms)
+        jitter = self.cadence.jitter
+        pause_ms *= 1.0 - jitter + 2.0 * jitter * self._rng.random()
         due = self._was_due_ms + pause_ms
         if due < began:
             due = began
@@ -101,7 +102,8 @@ class Plan:
             self.failing_since_ms = began
         # From now on: a time-out has used up a pause that counts from its begin, and would be asked again at once.
         self.running = False
-        self.due_ms = now + self._vary(pause)
+        jitter = self.cadence.jitter
+        self.due_ms = now + pause * (1.0 - jitter + 2.0 * jitter * self._rng.random())
         return self.failing_since_ms
 
     def hasten(self, due: float) -> None:
@@ -110,7 +112,3 @@ class Plan:
             self._no_later = min(self._no_later, due)
         elif not self.failures:
             self.due_ms = min(self.due_ms, due)
-
-    def _vary(self, pause: float) -> float:
-        jitter = self.cadence.jitter
-        return pause * (1.0 - jitter + 2.0 * jitter * self._rng.random())

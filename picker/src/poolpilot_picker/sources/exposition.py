@@ -13,7 +13,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from poolpilot_picker.sources.page_layout import Layout, Place, learn
 from poolpilot_picker.sources.series import Series
@@ -31,7 +33,7 @@ _MOST_SERIES: Final = 20_000
 """Of one page. What has more is no engine's page: the names that come later are not read."""
 
 
-class Page(NamedTuple):
+class Page(msgspec.Struct, frozen=True, gc=False):
     """What was found: series by wanted name (a name without series is missing), and lines that could not be read.
 
     The next search of the same `Wanted` may change the lists.
@@ -62,6 +64,15 @@ def in_one_turn(turns: Turns[_Result]) -> _Result:
             return result
 
 
+Needle = tuple[str, bytes]
+"""A wanted name, and how a line with it begins."""
+
+
+def needles(names: Iterable[str]) -> list[Needle]:
+    """The names, each once."""
+    return [(name, b"\n" + name.encode()) for name in dict.fromkeys(names)]
+
+
 class Wanted:
     """The names one reader wants of pages that come again, with what the last pages taught about their places.
 
@@ -76,8 +87,9 @@ class Wanted:
     _LARGE: Final = 8192
     _HUGE: Final = 131_072
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._needles: list[tuple[str, bytes]] = [(name, b"\n" + name.encode()) for name in dict.fromkeys(names)]
+    def __init__(self, wanted: list[Needle]) -> None:
+        """`wanted`: by `needles`; may be shared."""
+        self._needles = wanted
         self._absent: set[str] = set()
         self._count = 0
         self._found: dict[str, list[Series]] = {}
@@ -179,7 +191,7 @@ class Wanted:
 
 def find(page: bytes, names: Iterable[str]) -> Page:
     """Every series of `names` on one page; `Wanted` is for pages that come again."""
-    return Wanted(names).find(page)
+    return Wanted(needles(names)).find(page)
 
 
 def _text(page: bytes) -> bytes:

@@ -7,12 +7,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from poolpilot_picker.errors import ConfigurationError
+from poolpilot_picker.sources.asking import CORE, asking
 from poolpilot_picker.sources.cadence import Plan
-from poolpilot_picker.sources.engines.mapping import FACTS, Engine, PageReader
+from poolpilot_picker.sources.engines.mapping import Engine, PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http import check_status, slash_redirect
 from poolpilot_picker.sources.http_response import Response
-from poolpilot_picker.sources.restart import COUNTERS, RestartDetector
+from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth
 
@@ -33,7 +34,6 @@ METRICS_PORT_LABEL: Final = "poolpilot.dev/metrics-port"
 """Label of an endpoint whose metrics are on another port than its API (Triton: 8002)."""
 
 _ACCEPT_TEXT: Final = "text/plain;version=0.0.4;q=1,text/*;q=0.5,*/*;q=0.1"
-_CORE: Final = ("running", "waiting", "kv_usage")
 # Answers to a selective scrape that say "not this way" rather than "not now".
 _NOT_SELECTIVE: Final = frozenset(
     {ErrorKind.NOT_FOUND, ErrorKind.REDIRECT, ErrorKind.HTTP_STATUS, ErrorKind.CONTENT, ErrorKind.NO_FAMILIES}
@@ -50,14 +50,6 @@ class _Pending(NamedTuple):
     turns: Turns[tuple[EngineSample, Page]]
     began: float
     everything: bool
-
-
-class _Poll(NamedTuple):
-    """A read that is under way without a task."""
-
-    began: float
-    everything: bool
-    ended: Callable[[EndpointWatch, bool], None]
 
 
 class EndpointWatch:
@@ -85,29 +77,22 @@ class EndpointWatch:
         self._models_client = around.connect(spec.host, spec.port)
         self._path = around.settings.path or engine.path
         self._selective_from = now if engine.selects_by_name else float("inf")
-        self._selective = [
-            f"{self._path.rstrip('/')}/?" + "&".join(f"name[]={family}" for family in engine.families(everything))
-            for everything in (False, True)
-        ]
+        self._asking = asking(engine, self._path)
         self._everything_due = now
         self._last: EngineSample | None = None
-        self._facts = [field for field in (*FACTS, "resident_adapters") if field in engine.rarely]
-        """Told by the polls that ask for everything only, and kept until the next of them."""
         self._kept: dict[str, Any] = {}
+        """What the last poll that asked for everything told of fields that the others do not ask for."""
         self._missing = 0
         self._good_type: str | None = None
-        self._poll: _Poll | None = None
+        self._began = 0.0
+        self._everything = False
+        self._ended: Callable[[EndpointWatch, bool], None] | None = None
+        """Of the poll that is under way: when it began, what it asked for, and who is told of its end."""
         self._pending: _Pending | None = None
         self._plain_headers = {"Accept": _ACCEPT_TEXT}
         self._restart = RestartDetector()
-        self._counters = [
-            [name for name in COUNTERS if name in engine.fields(everything)] for everything in (False, True)
-        ]
         self._models: ServedModels | None = None
         self._models_told = False
-        self._core = frozenset(
-            family for field in _CORE if (reading := engine.readings.get(field)) for family in reading.families
-        )
         self.health = around.stats.endpoints.setdefault(spec.address, EndpointHealth())
 
     def close(self) -> None:
@@ -130,12 +115,12 @@ class EndpointWatch:
         """
         around = self._around
         everything = self._wants_everything(began)
-        target = self._selective[everything] if began >= self._selective_from else self._path
-        self._poll = _Poll(began, everything, ended)
+        target = self._asking.selective[everything] if began >= self._selective_from else self._path
+        self._began, self._everything, self._ended = began, everything, ended
         headers = self._plain_headers if around.token is None else self._headers(around.token)
         if self._client.begin(target, headers, around.settings.limits, self._answered):
             return True
-        self._poll = None
+        self._ended = None
         return False
 
     def give_up(self) -> None:
@@ -144,18 +129,17 @@ class EndpointWatch:
         self._client.close(FetchError(ErrorKind.TIMEOUT, detail))
 
     def _answered(self, outcome: Answer | FetchError) -> None:
-        poll, self._poll = self._poll, None
-        assert poll is not None
-        again = False
+        ended, self._ended = self._ended, None
+        assert ended is not None
+        began, again = self._began, False
         try:
-            again = not self.closed and not self._took(outcome, poll)
+            again = not self.closed and not self._took(outcome, began, self._everything)
         except Exception:
-            self.fault(self.metrics_plan, poll.began)
-        poll.ended(self, again)
+            self.fault(self.metrics_plan, began)
+        ended(self, again)
 
-    def _took(self, outcome: Answer | FetchError, poll: _Poll) -> bool:
+    def _took(self, outcome: Answer | FetchError, began: float, everything: bool) -> bool:
         """Takes the answer if it is a plain one."""
-        began, everything = poll.began, poll.everything
         if isinstance(outcome, FetchError):
             if outcome.unheard and outcome.kind is ErrorKind.RESET:
                 return False  # the server has closed the kept connection in the meantime
@@ -276,7 +260,7 @@ class EndpointWatch:
             stats.remark("truncated", int(page.truncated))
             self._missing = sum(
                 not any(family in page.series for family in reading.families)
-                for field in _CORE
+                for field in CORE
                 if (reading := self._engine.readings.get(field)) is not None
             )
         if self._missing:
@@ -287,13 +271,13 @@ class EndpointWatch:
         around = self._around
         # Half of a page may hold half of the ranks, whose sum is less than it was.
         whole = not page.malformed and not page.truncated
-        if whole and (why := self._restart.observe(sample, self._counters[everything])) is not None:
+        if whole and (why := self._restart.observe(sample, self._asking.counters[everything])) is not None:
             log.info("engine %s was restarted: %s", self.spec.address, why)
             around.stats.restarts += 1
             self._kept = {}
             self._reader.keep(self._kept)
             if not everything:
-                for field in self._facts:
+                for field in self._asking.rarely:
                     setattr(sample, field, None)
                 self._everything_due = around.now()
                 self.metrics_plan.hasten(around.now())
@@ -307,7 +291,7 @@ class EndpointWatch:
                 self.models_moved = True
         if everything:
             facts: dict[str, Any] = {
-                field: value for field in self._facts if (value := getattr(sample, field)) is not None
+                field: value for field in self._asking.rarely if (value := getattr(sample, field)) is not None
             }
             if facts != self._kept:
                 self._kept = facts
@@ -319,7 +303,7 @@ class EndpointWatch:
         """The page in the cheapest way that this endpoint answers."""
         if began >= self._selective_from:
             try:
-                return await self._read_page(self._selective[everything], began, everything)
+                return await self._read_page(self._asking.selective[everything], began, everything)
             except FetchError as error:
                 if error.kind not in _NOT_SELECTIVE:
                     raise
@@ -351,7 +335,8 @@ class EndpointWatch:
             # We ask for none. What would have to be unpacked may be any size.
             raise FetchError(ErrorKind.CONTENT, f"content-encoding {coding[:80]!r} was not asked for")
         sample, page = yield from self._reader.steps(response.body, began, everything=everything)
-        if not page.series or (self._core and self._core.isdisjoint(page.series)):
+        core = self._asking.core
+        if not page.series or (core and core.isdisjoint(page.series)):
             raise FetchError(ErrorKind.NO_FAMILIES, f"none of the families of engine {self._engine.name} on the page")
         return sample, page
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from poolpilot_picker.sources.exposition import Page, Turns, Wanted, in_one_turn
+from poolpilot_picker.sources.exposition import Needle, Page, Turns, Wanted, in_one_turn, needles
 from poolpilot_picker.sources.metric_spec import MetricSpec
 from poolpilot_picker.sources.series import Series
 from poolpilot_picker.state.samples import EngineSample, HistogramTotals
@@ -39,12 +40,15 @@ class Reading(msgspec.Struct, frozen=True):
     families: tuple[str, ...]
     compute: Callable[[Found], Any]
     alone: Callable[[float], Any] | None = None
-    """What the first of the families says where it has one series: the same as `compute`, by a shorter way."""
+    """What the first of the families says where it has one series: the same as `compute`, by a shorter way. None of
+    several families: the others are to be looked at."""
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine's names. Fields in `rarely` (facts, histograms and the counters read with them) need not be asked for
-    on every poll."""
+class Engine(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One engine's names; equal to itself only.
+
+    Fields in `rarely` (facts, histograms and the counters read with them) need not be asked for on every poll.
+    """
 
     name: str
     readings: Mapping[str, Reading]
@@ -65,36 +69,53 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(wanted))
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """What one kind of poll asks of an engine, the same for all its endpoints."""
+
+    readings: dict[str, Reading]
+    by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]]
+    """Which fields a family is for, and what it says of each where it has one series."""
+    needles: list[Needle]
+
+
+@lru_cache(maxsize=64)
+def _asked(engine: Engine, everything: bool) -> _Asked:
+    readings = {field: engine.readings[field] for field in engine.fields(everything)}
+    by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]] = {}
+    for field, reading in readings.items():
+        for family in reading.families:
+            alone = reading.alone if family == reading.families[0] else None
+            by_family.setdefault(family, []).append((field, alone))
+    return _Asked(readings, by_family, needles(engine.families(everything)))
+
+
 class _Fields:
     """The fields of one kind of poll, computed anew only where the page differs from the one before."""
 
-    __slots__ = ("_by_family", "_last", "_readings", "facts", "wanted")
+    __slots__ = ("_asked", "_last", "facts", "wanted")
 
     def __init__(self, engine: Engine, everything: bool) -> None:
-        self.wanted = Wanted(engine.families(everything))
-        self._readings = {field: engine.readings[field] for field in engine.fields(everything)}
+        self._asked = _asked(engine, everything)
+        self.wanted = Wanted(self._asked.needles)
         self.facts: dict[str, Any] = {}
         self._last = EngineSample(taken_ms=0.0)
         """What the last page told; nobody else has it."""
-        self._by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]] = {}
-        for field, reading in self._readings.items():
-            for family in reading.families:
-                alone = reading.alone if family == reading.families[0] else None
-                self._by_family.setdefault(family, []).append((field, alone))
 
     def sample(self, page: Page, taken_ms: float) -> EngineSample:
         """What the page tells."""
         changed, last, series = page.changed, self._last, page.series
         if changed is None:
-            values = {field: reading.compute(series) for field, reading in self._readings.items()}
+            values = {field: reading.compute(series) for field, reading in self._asked.readings.items()}
             for field, value in self.facts.items():
                 values.setdefault(field, value)
             last = self._last = EngineSample(taken_ms=taken_ms, **values)
         elif changed:
             for family, value in changed:
                 one = len(series[family]) == 1
-                for field, alone in self._by_family[family]:
-                    told = alone(value) if one and alone is not None else self._readings[field].compute(series)
+                for field, alone in self._asked.by_family[family]:
+                    told = alone(value) if one and alone is not None else None
+                    if told is None:
+                        told = self._asked.readings[field].compute(series)
                     setattr(last, field, told)
         return msgspec.structs.replace(last, taken_ms=taken_ms)
 
@@ -344,8 +365,7 @@ def _first_of(
         return None
 
     families = tuple(dict.fromkeys(spec.name for spec in specs))
-    # With several names, a first one that says nothing usable would leave it to the next.
-    return Reading(families, compute, alone if len(specs) == 1 and not specs[0].labels else None)
+    return Reading(families, compute, None if specs[0].labels else alone)
 
 
 def _usable(value: float) -> float | None:
