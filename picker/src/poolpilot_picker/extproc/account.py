@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.errors import BadRequest, InternalError, RequestRefused
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
-from poolpilot_picker.requests import InferenceRequest, RequestHead, Usage, parse
+from poolpilot_picker.requests import InferenceRequest, RequestHead, Usage, parse, rewrite_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +107,14 @@ class Account:
             raise
         except Exception as error:
             raise InternalError("the picker failed to place the request; its log has the details") from error
+
+    def rewritten(self, body: bytes, *, complete: bool) -> bytes | None:
+        """The body with the target model in it, None where it stays as it is (also where only a prefix was seen)."""
+        request = self.request
+        assert request is not None
+        if request.target_model == request.model or not complete or not request.is_inference:
+            return None
+        return rewrite_model(body, request.target_model)
 
     def refused(self, head: RequestHead | None, refused: RequestRefused, now: float) -> None:
         """Counts a refusal, and logs it: the first of its kind in a minute for operators, the rest at level debug."""

@@ -20,6 +20,7 @@ from poolpilot_picker.extproc.hints import subset_hint
 from poolpilot_picker.extproc.observation import Observation
 from poolpilot_picker.extproc.receipts import receipt_mutation
 from poolpilot_picker.extproc.replies import (
+    CHUNK_BYTES,
     DUPLEX,
     NO_MUTATION,
     WAITED_FOR,
@@ -30,6 +31,7 @@ from poolpilot_picker.extproc.replies import (
     ModeOverride,
     Mutation,
     Reply,
+    StreamedReply,
     TrailersReply,
     body_mode,
     refusal,
@@ -42,7 +44,6 @@ from poolpilot_picker.requests import (
     body_use,
     new_request_id,
     read_head,
-    rewrite_model,
 )
 from poolpilot_picker.requests import headers as names
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 Fields = Sequence[tuple[str, str | bytes]]
 
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_GO_ON: Final[list[Reply]] = [HeadersReply(request=False)]
+"""To response headers, which nothing changes as a rule."""
 _NO_BODY: Final = (BodyUse.NONE, BodyUse.UNSEEN)
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
@@ -72,7 +75,7 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange:
-    """Follows one HTTP exchange from request headers to the end of its stream."""
+    """Follows one HTTP exchange from request headers to the end of its stream. Lists of replies are only to be read."""
 
     __slots__ = (
         "_account",
@@ -194,7 +197,7 @@ class Exchange:
         replies = self._place(chunk, complete=complete, now=now)
         if replies:
             return replies
-        body = self._rewritten(chunk, complete=complete)
+        body = self._account.rewritten(chunk, complete=complete)
         length = (("content-length", str(len(body))),) if body is not None else ()
         return [BodyReply(request=True, mutation=self._mutation(length), body=body)]
 
@@ -230,7 +233,7 @@ class Exchange:
         replies = self._place(whole, complete=complete, now=now)
         if replies:
             return replies
-        body = self._rewritten(whole, complete=complete)
+        body = self._account.rewritten(whole, complete=complete)
         length: Sequence[Field] = ()
         if body is not None:
             chunks = [body]
@@ -276,14 +279,6 @@ class Exchange:
             return self._refuse(refused)
         return []
 
-    def _rewritten(self, body: bytes, *, complete: bool) -> bytes | None:
-        """The body with the target model in it, None where it stays as it is (also where only a prefix was seen)."""
-        request = self._account.request
-        assert request is not None
-        if request.target_model == request.model or not complete or not request.is_inference:
-            return None
-        return rewrite_model(body, request.target_model)
-
     def _mutation(self, more: Sequence[Field] = ()) -> Mutation:
         head, placement = self._head, self._account.placement
         assert head is not None
@@ -320,7 +315,7 @@ class Exchange:
         self.passing = self._response_mode is _FULL_DUPLEX
         placement = self._account.placement
         if placement is None:
-            return [HeadersReply(request=False)]
+            return _GO_ON
         received = dict(fields)
         status = status_of(received.get(":status"))
         answer = who_answered(status, attributes, metadata)
@@ -332,6 +327,8 @@ class Exchange:
         if placement.observe and placement.outcome is Outcome.SERVED and not end_of_stream:
             override = self._observe(placement, received)
         mutation = receipt_mutation(placement) if self._settings.receipt_header else NO_MUTATION
+        if override is None and mutation is NO_MUTATION:
+            return _GO_ON
         return [HeadersReply(request=False, mutation=mutation, mode_override=override)]
 
     def _observe(self, placement: Placement, received: Mapping[str, str | bytes]) -> ModeOverride | None:
@@ -357,6 +354,8 @@ class Exchange:
         if end_of_stream:
             self._end_response()
         if self._response_mode in DUPLEX:
+            if len(chunk) <= CHUNK_BYTES:
+                return [StreamedReply(request=False, chunk=chunk, end_of_stream=end_of_stream)]
             return streamed((chunk,), end_of_stream, request=False, whole=self._response_mode is BodyMode.GRPC)
         return [BodyReply(request=False)]
 
