@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from api_faults import FaultProxy, fault_proxy, plain_access
 from control_planes import definitions
+from extproc_client import WAIT_S
 from kube_pods import Namespace
 from poolpilot_kube.watch import WatchSettings
 from poolpilot_picker.sources.pool_discovery import Members, PoolDiscovery
@@ -43,8 +44,9 @@ class Found:
         return [spec.name for spec in self.applied[-1]] if self.applied else []
 
     async def until(self, check: Callable[[], bool]) -> None:
-        while not check():
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(WAIT_S):
+            while not check():
+                await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from api_faults import FaultProxy, fault_proxy, plain_access
+from extproc_client import WAIT_S
 from poolpilot_kube.api import KubeApi
 from poolpilot_kube.objects import Object, Resource
 from poolpilot_kube.watch import Change, Watcher, WatchSettings
@@ -60,8 +61,9 @@ class Follower:
         return {name: one.data["x"] for (_, name), one in self.watcher.objects.items()}
 
     async def until(self, check: Callable[[], bool]) -> None:
-        while not check():
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(WAIT_S):
+            while not check():
+                await asyncio.sleep(0.005)
 
 
 class World:
@@ -281,15 +283,15 @@ async def test_repeated_and_overtaken_events_change_nothing(world: World) -> Non
         await world.watched(follower)
         world.proxy.transform = repeat
         await world.put("a")
-        await world.put("a", "2")
         await world.put("b")
+        await world.put("a", "2")
         await world.remove("a")
         await world.put("c")
         await follower.until(lambda: "c" in follower.known)
         assert follower.heard == [
             ("a", None, "1"),
-            ("a", "1", "2"),
             ("b", None, "1"),
+            ("a", "1", "2"),
             ("a", "2", None),
             ("c", None, "1"),
         ]
