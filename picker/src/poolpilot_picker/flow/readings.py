@@ -75,17 +75,17 @@ class Readings:
 
     def _gauges(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A gauge that is missing is unknown, not zero."""
-        table, slot = self._table, endpoint.slot
+        table, slot, taken = self._table, endpoint.slot, sample.taken_ms
         running, waiting, usage = _gauge(sample.running), _gauge(sample.waiting), _gauge(sample.kv_usage)
+        queued = max(0.0, waiting)  # of NaN too
         table.running[slot], table.waiting[slot], table.kv_usage[slot] = running, waiting, usage
-        queued = table.queued[slot] = 0.0 if math.isnan(waiting) else waiting
-        if not math.isnan(running):
-            explained = self._ledger.explained(endpoint, sample.taken_ms)
-            table.foreign[slot] = max(0.0, running + queued - explained)
-            table.load_ms[slot] = sample.taken_ms
+        table.queued[slot] = queued
+        if running >= 0.0:
+            table.foreign[slot] = max(0.0, running + queued - self._ledger.explained(endpoint, taken))
+            table.load_ms[slot] = taken
         self._other_kv(endpoint, usage)
-        if not math.isnan(waiting):
-            self._ledger.reconcile_queue(endpoint, sample.taken_ms, waiting, now)
+        if waiting >= 0.0:
+            self._ledger.reconcile_queue(endpoint, taken, waiting, now)
 
     def apply_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
         """A load report that came with an answer. It names a gauge or two: the others stay as the last sample told."""
@@ -101,8 +101,8 @@ class Readings:
 
     def _other_kv(self, endpoint: Endpoint, usage: float) -> None:
         table, slot = self._table, endpoint.slot
-        held = 0.0 if math.isnan(usage) else usage * float(table.kv_tokens[slot])
-        table.other_kv_tokens[slot] = max(0.0, held - float(table.new_kv_tokens[slot]))
+        held = 0.0 if math.isnan(usage) else usage * table.kv_tokens.item(slot)
+        table.other_kv_tokens[slot] = max(0.0, held - table.new_kv_tokens.item(slot))
 
     def restarted(self, endpoint: Endpoint, now: float) -> None:
         """The engine restarted: its caches are empty and its counters begin again."""

@@ -258,4 +258,5 @@ class Connection(asyncio.BufferedProtocol):
         try:
             done(outcome)
         finally:
-            _BUFFERS.give(buffer)
+            if buffer is not _NOTHING:
+                _BUFFERS.give(buffer)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 _LONGEST_REST_MS: Final = 20.0
-_SHORTEST_REST_MS: Final = 2.0
+_SHORTEST_REST_MS: Final = 4.0
+"""Each turn costs as much as half a page. What is due within one starts together, at most `_BURST`."""
 _BURST: Final = 16
 """Reads started in one turn: a quarter of a millisecond, and one for their answers."""
 _SWEEP: Final = 128

@@ -241,7 +241,7 @@ class Ledger:
             released += sum(sequences for until, sequences in account.left if until > since)
         if sharing is not None:
             released += sharing.released_since(endpoint.slot, since)
-        return float(self._table.inflight[endpoint.slot]) + released
+        return self._table.inflight.item(endpoint.slot) + released
 
     def reconcile_queue(self, endpoint: Endpoint, sample_ms: float, waiting: float, now: float) -> None:
         """Bounds the predicted end of the prefill queue by what the engine said of its queue at `sample_ms`.
@@ -267,7 +267,7 @@ class Ledger:
             still += sharing.booked_since(slot, sample_ms)
         lowest = sample_ms + still + max(0.0, waiting - seen) * self._mean_prefill_ms
         highest = lowest + begun + 30.0
-        free_at = float(self._table.account.free_at_ms[slot])
+        free_at = self._table.account.free_at_ms.item(slot)
         wanted = lowest if free_at < lowest else max(now, highest) if free_at > highest else free_at
         if abs(wanted - free_at) > 1.0:
             self._shift(endpoint, wanted - free_at, after=now, now=now)
