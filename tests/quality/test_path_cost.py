@@ -160,16 +160,16 @@ def served_by(way: Way) -> int:
 
 async def test_a_short_chat_in_full_duplex(core: str) -> None:
     python, native, writes, written = await measured(Recording("short"))
-    assert python <= {"compiled": 88, "reference": 158}[core], f"{python} calls of Python functions"
-    assert native <= {"compiled": 90, "reference": 223}[core], f"{native} calls of C functions"
+    assert python <= {"compiled": 64, "reference": 151}[core], f"{python} calls of Python functions"
+    assert native <= {"compiled": 67, "reference": 219}[core], f"{native} calls of C functions"
     assert writes == 2, "one for each read that asks for an answer"
     assert written <= 1_730, f"{written} bytes written, of which 1,380 are the two bodies"
 
 
 async def test_a_short_chat_in_the_best_mode(core: str) -> None:
     python, native, writes, written = await measured(Recording("best"))
-    assert python <= {"compiled": 81, "reference": 131}[core], f"{python} calls of Python functions"
-    assert native <= {"compiled": 84, "reference": 178}[core], f"{native} calls of C functions"
+    assert python <= {"compiled": 67, "reference": 125}[core], f"{python} calls of Python functions"
+    assert native <= {"compiled": 75, "reference": 176}[core], f"{native} calls of C functions"
     assert writes == 3
     assert written <= 210, f"{written} bytes written"
 
@@ -179,8 +179,8 @@ async def test_a_chunk_of_a_streamed_answer(core: str) -> None:
     stream = Recording("stream")
     few, many = await measured(stream.streaming(10), 10), await measured(stream.streaming(110), 10)
     python, native, writes, written = ((more - less) / 100 for less, more in zip(few, many, strict=True))
-    assert python <= {"compiled": 4.1, "reference": 8.1}[core], f"{python} calls of Python functions"
-    assert native <= {"compiled": 4.1, "reference": 17.1}[core], f"{native} calls of C functions"
+    assert python <= {"compiled": 3.1, "reference": 8.1}[core], f"{python} calls of Python functions"
+    assert native <= {"compiled": 3.1, "reference": 17.1}[core], f"{native} calls of C functions"
     assert writes == 1
     assert written <= 178, f"{written} bytes written, of which 147 are the chunk"
 
@@ -202,8 +202,8 @@ def prompt(size: int) -> bytes:
 
 
 LONG_PROMPTS = {
-    "compiled": {400_000: (256, 317), 4_000_000: (1_660, 2_230)},
-    "reference": {400_000: (331, 506), 4_000_000: (1_860, 3_050)},
+    "compiled": {400_000: (230, 291), 4_000_000: (1_620, 2_180)},
+    "reference": {400_000: (325, 503), 4_000_000: (1_850, 3_050)},
 }
 """Calls of Python and of C functions."""
 

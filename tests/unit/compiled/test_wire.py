@@ -27,6 +27,7 @@ from poolpilot_picker.extproc.wire.connection import Connection
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import RequestReader
 from poolpilot_picker.extproc.wire.limits import Held, Limits
+from poolpilot_picker.extproc.wire.stream import NO_CALL
 from wire_traffic import BLOCK, BUFFERED_PARTIAL, DUPLEX, NONE, DataPlane
 
 CORE = compiled.load()
@@ -214,7 +215,7 @@ def test_only_bytes_are_read(data: Any) -> None:
     with pytest.raises(TypeError):
         messages().read(data, 0, 1)
     with pytest.raises(TypeError):
-        CORE.frames(Connection(LIMITS, Held(1), lambda *_: None, 0.0), None, {}, LIMITS).run(data, 0, 1, 1)  # type: ignore[arg-type,return-value]
+        CORE.frames(Connection(LIMITS, Held(1), lambda *_: None, 0.0), None, {}, LIMITS, NO_CALL).run(data, 0, 1, 1)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize(("at", "end"), [(-1, 2), (0, 4), (3, 2), (4, 4), (-5, -2)])
@@ -224,7 +225,7 @@ def test_offsets_outside_are_refused(at: int, end: int) -> None:
 
 
 def test_frames_begin_within_the_data() -> None:
-    one = CORE.frames(Connection(LIMITS, Held(1), lambda *_: None, 0.0), None, {}, LIMITS)  # type: ignore[arg-type,return-value]
+    one = CORE.frames(Connection(LIMITS, Held(1), lambda *_: None, 0.0), None, {}, LIMITS, NO_CALL)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="not at -1"):
         one.run(bytes(20), -1, 1, 1)
     assert one.run(b"\0" * 5, 9, 1, 70_000) == 70_000
@@ -235,7 +236,7 @@ def test_no_stream_of_another_kind() -> None:
     connection = Connection(LIMITS, Held(1), lambda *_: None, 0.0)  # type: ignore[arg-type,return-value]
     connection.streams[1] = object()  # type: ignore[assignment]
     with pytest.raises(TypeError):
-        CORE.frames(connection, None, {}, LIMITS).run(data_frame(1, b"\x2a\0"), 0, 1, 70_000)
+        CORE.frames(connection, None, {}, LIMITS, NO_CALL).run(data_frame(1, b"\x2a\0"), 0, 1, 70_000)
 
 
 @given(st.binary(max_size=80))

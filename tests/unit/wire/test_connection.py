@@ -421,7 +421,7 @@ def test_what_the_peer_may_not_do_for_free_is_not_remembered_for_ever() -> None:
         server.connection.finish(server.connection.streams[number], OK_TRAILERS)
         server.connection.take()
     assert len(server.connection._reset) <= 1_024
-    assert len(server.connection._closed) <= 1_024
+    assert len(server.connection.ended) <= 1_024
     assert failure(raw(server, headers(1))) == "PROTOCOL_ERROR"
 
 

@@ -163,7 +163,7 @@ def test_nothing_is_kept_of_exchanges_that_ended_or_were_reset(
             wire.take(plane.exchange(number, reset=resets[number % len(resets)]))
         # What is remembered has bounds of its own, and tests.
         wire.service.reader._fields.known.clear()
-        wire.service.writer._options.clear()
+        wire.service.writer.options.clear()
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 

@@ -90,6 +90,6 @@ def test_memory_is_bounded() -> None:
         writer.encode(HeadersReply(request=True, mutation=mutation))
         writer.encode(StreamedReply(request=True, chunk=bytes(number), end_of_stream=True))
     writer.encode(HeadersReply(request=True, mutation=Mutation(set_headers=[("x", "y" * 1_000)])))
-    for memory in (writer._options, writer._destinations, writer._heads):
+    for memory in (writer.options, writer.destinations, writer._heads):
         assert len(memory) <= CACHED
-    assert ("x", "y" * 1_000) not in writer._options
+    assert ("x", "y" * 1_000) not in writer.options

@@ -5,6 +5,7 @@ from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import Read, RequestReader
 from poolpilot_picker.extproc.wire.fields import Section
 from poolpilot_picker.extproc.wire.limits import Limits
+from poolpilot_picker.extproc.wire.stream import Call
 from poolpilot_picker.extproc.wire.stream import Stream as Stream
 
 class Messages:
@@ -19,6 +20,11 @@ class Frames:
     @property
     def turns(self) -> int: ...
     def __init__(
-        self, connection: Connection, messages: Messages | None, blocks: dict[bytes, Section], limits: Limits
+        self,
+        connection: Connection,
+        messages: Messages | None,
+        blocks: dict[bytes, Section],
+        limits: Limits,
+        no_call: Call,
     ) -> None: ...
     def run(self, data: bytes, at: int, turns: int, credit: int) -> int: ...

@@ -33,6 +33,8 @@ cdef enum:
     THIRD = 0x1A
     # of a chunk's reply, before the chunk
     LONGEST_HEAD = 48
+    # of an answer to headers that is written here
+    LONGEST_ANSWER = 2048
     # bytes and entries of a cache
     CACHED_BYTES = 512
     CACHED = 1024
@@ -176,7 +178,7 @@ cdef class Messages:
     Shares the caches of its `RequestReader` and `ReplyWriter`.
     """
 
-    cdef dict _fields, _abouts
+    cdef dict _fields, _abouts, _options, _destinations
     cdef object _read_about, _encode, _no_mutation
     cdef tuple _unfamiliar
     cdef object _streamed, _headed
@@ -193,7 +195,7 @@ cdef class Messages:
         """`replies`: (StreamedReply, HeadersReply, NO_MUTATION); `block`: begins an answer; `most`: bytes of a message."""
         self._fields, self._abouts = reader.fields, reader.abouts
         self._read_about, self._unfamiliar = reader.about, reader.FAILURES
-        self._encode = writer.encode
+        self._encode, self._options, self._destinations = writer.encode, writer.options, writer.destinations
         self._streamed, self._headed, self._no_mutation = replies
         self._block = block
         self._most = most
@@ -333,9 +335,9 @@ cdef class Messages:
                     <Octets> PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk),
                 )
                 return 0
-        elif type(reply) is self._headed and reply.mutation is self._no_mutation and reply.mode_override is None:
-            self._send(frames, stream, call, <Octets> (b"\x0a\0" if reply.request else b"\x12\0"), 2, NULL, 0)
-            return 0
+        elif type(reply) is self._headed and reply.mode_override is None:
+            if self._send_headers(frames, stream, call, 0x0A if reply.request else 0x12, reply.mutation):
+                return 0
         head, body = self._encode(reply)
         self._send(
             frames, stream, call,
@@ -343,6 +345,51 @@ cdef class Messages:
             <Octets> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body),
         )
         return 0
+
+    cdef bint _send_headers(self, Frames frames, Stream stream, call, unsigned char tag, mutation) except -1:
+        """An answer to headers, as `ReplyWriter` has it. False: it is not familiar, or long, and was not sent."""
+        cdef unsigned char text[LONGEST_ANSWER]
+        cdef Py_ssize_t at, fields = 0, body, common
+        cdef PyObject* known
+        cdef bytes option, destination = b""
+        cdef list options = []
+        cdef bint clear = False
+        if mutation is not self._no_mutation:
+            if mutation.remove_headers:
+                return False
+            for field in mutation.set_headers:
+                known = PyDict_GetItem(self._options, field)
+                if known == NULL:
+                    return False
+                option = <bytes?> <object> known
+                fields += PyBytes_GET_SIZE(option)
+                options.append(option)
+            known = PyDict_GetItem(self._destinations, mutation.destination)
+            if known == NULL:
+                return False
+            destination = <bytes?> <object> known
+            clear = mutation.clear_route_cache
+        if fields + PyBytes_GET_SIZE(destination) > LONGEST_ANSWER - LONGEST_HEAD:
+            return False
+        body = (1 + varint_size(fields) + fields if fields else 0) + (2 if clear else 0)
+        if not body:
+            text[0], text[1] = tag, 0
+            at = 2
+        else:
+            common = 1 + varint_size(body) + body
+            at = put_part(text, 0, tag, common)
+            at = put_part(text, at, 0x0A, body)
+            if fields:
+                at = put_part(text, at, 0x12, fields)
+                for option in options:
+                    memcpy(text + at, PyBytes_AS_STRING(option), PyBytes_GET_SIZE(option))
+                    at += PyBytes_GET_SIZE(option)
+            if clear:
+                text[at], text[at + 1] = 0x28, 1
+                at += 2
+        memcpy(text + at, PyBytes_AS_STRING(destination), PyBytes_GET_SIZE(destination))
+        self._send(frames, stream, call, text, at + PyBytes_GET_SIZE(destination), NULL, 0)
+        return True
 
     cdef int _send_chunk(
         self, Frames frames, Stream stream, call, bint request, bint over, Octets chunk, Py_ssize_t size
@@ -399,25 +446,27 @@ cdef class Messages:
 cdef class Frames:
     """Of one connection: handles the frames that are as nearly all are, until there is another one."""
 
-    cdef object connection, sender, now
+    cdef object connection, sender, accept, closed, no_call, now
     cdef dict streams, blocks
     cdef list out
     cdef Messages messages
-    cdef long long low, stream_low
+    cdef long long low, stream_low, stream_window
     cdef Py_ssize_t most_streams
     cdef readonly Py_ssize_t at
     """Where the first frame begins that was not handled."""
     cdef readonly Py_ssize_t turns
     """How many more may be handled."""
 
-    def __init__(self, connection, Messages messages, dict blocks not None, limits):
+    def __init__(self, connection, Messages messages, dict blocks not None, limits, no_call):
         """`messages`: None where calls read their own; `blocks`: what header blocks meant that were read before."""
         self.connection, self.sender, self.streams = connection, connection.sender, connection.streams
+        self.accept, self.closed = connection.accept, connection.ended
+        self.no_call = no_call
         self.out = connection.sender.out
         self.messages = messages
         self.blocks = blocks
         self.low, self.stream_low = limits.connection_window >> 1, limits.stream_window >> 1
-        self.most_streams = limits.max_streams
+        self.stream_window, self.most_streams = limits.stream_window, limits.max_streams
 
     def run(self, bytes data not None, Py_ssize_t at, Py_ssize_t turns, long long credit):
         """Handles familiar frames of `data` from `at` on. Takes and returns the credit of the connection.
@@ -475,7 +524,7 @@ cdef class Frames:
                         stream.call.data(data[start:end])
                 elif kind == RST_STREAM and length == 4 and stream.answered:
                     self.at, self.turns = end, self.turns - 1
-                    connection.drop(stream)
+                    self._reset(stream)
                 else:
                     break
             if not connection.open:
@@ -493,8 +542,32 @@ cdef class Frames:
             return False
         self.at, self.turns = end, self.turns - 1
         connection.last_id = number
-        connection.begin(number, section, remote_over=False)
+        cdef Stream stream = Stream(
+            number, self.no_call, self.stream_window, self.sender.initial_window, section.content_length
+        )
+        self.streams[number] = stream
+        call = self.accept(connection, stream, section)
+        if stream.ending is None:
+            stream.call = call
+        else:
+            call.closed()
         return True
+
+    cdef int _reset(self, Stream stream) except -1:
+        """The peer gives up a stream that was answered."""
+        connection = self.connection
+        if connection.closing or stream.queue is not None:
+            connection.drop(stream)
+            return 0
+        del self.streams[stream.id]
+        self.closed.append(stream.id)
+        call, stream.call, stream.direct = stream.call, self.no_call, None
+        if stream.ending is None:
+            stream.ending = b""
+        call.closed()
+        if not self.streams:
+            connection.idle_since = self.now
+        return 0
 
 
 cdef inline bint holds_message(Octets data, Py_ssize_t length, Py_ssize_t most) noexcept:

@@ -159,7 +159,9 @@ class ProcessCall(GrpcCall):
     __slots__ = ("_code", "_echo", "_service", "exchange", "watching")
 
     def __init__(self, service: Service, connection: Connection, stream: Stream, reader: MessageReader) -> None:
-        super().__init__(connection, stream, reader, service.log_failure)
+        # As `GrpcCall` does, for one call less on each request's way.
+        self.connection, self.stream, self._reader, self._sender = connection, stream, reader, connection.sender
+        self.log_failure = service.log_failure
         self._service = service
         self._echo = service.echo.chunk
         self._code = "Canceled"
@@ -226,11 +228,12 @@ class ProcessCall(GrpcCall):
             self.end()
 
     def closed(self) -> None:
-        super().closed()
-        service = self._service
+        service, code = self._service, self._code
+        if self._reader.have:
+            self._reader.forget()
         if service.calls.pop(self, self) is self:
             return
-        service.ended[self._code] = service.ended.get(self._code, 0) + 1
+        service.ended[code] = service.ended.get(code, 0) + 1
         try:
             self.exchange.closed(now=service.now())
         except Exception:
@@ -267,6 +270,8 @@ class Service:
         self._limits = limits
         self._held = held
         self._seldom = Seldom()
+        self._usual: Section | None = None
+        """The head that most calls of `Process` have: a proxy sends the same each time."""
         self._methods: dict[bytes, Callable[[Connection, Stream, MessageReader], Call]] = {
             PROCESS: lambda connection, stream, reader: ProcessCall(self, connection, stream, reader)
         }
@@ -282,14 +287,20 @@ class Service:
 
     def accept(self, connection: Connection, stream: Stream, section: Section) -> Call:
         """The call of a new stream; NO_CALL where it is answered already."""
-        if section.method != b"POST" or not is_grpc(section.content_type):
-            return PlainCall(connection, stream, section.method)
         try:
+            if section is self._usual:
+                reader = MessageReader(self._limits.max_message_bytes, self._held, section.encoding)
+                return ProcessCall(self, connection, stream, reader)
+            if section.method != b"POST" or not is_grpc(section.content_type):
+                return PlainCall(connection, stream, section.method)
             make = self._methods.get(section.path)
             if make is None:
                 raise CallFault(Status.UNIMPLEMENTED, f"unknown method {section.path.decode('latin-1')}")
             check_encoding(section.encoding)
-            return make(connection, stream, MessageReader(self._limits.max_message_bytes, self._held, section.encoding))
+            call = make(connection, stream, MessageReader(self._limits.max_message_bytes, self._held, section.encoding))
+            if section.path == PROCESS:
+                self._usual = section
+            return call
         except CallFault as fault:
             status, message = fault.status, fault.message
         except Exception:

@@ -62,15 +62,19 @@ class Connection:
         """Why the connection failed, where it did."""
         self.sender = Sender(held, self._ended, self._drained)
         self._limits = limits
-        self._accept = accept
+        self.accept = accept
+        """Gives a new stream its call."""
         core = compiled.in_force
         self._new_stream = Stream if core is None else core.stream
-        self._began = self.heard = self._idle_since = now
+        self._began = self.heard = now
+        self.idle_since = now
+        """When the last stream ended."""
         self._pinged: float | None = None
         self._closing_since = now
         self.table_said = False
         self._reset: dict[int, None] = {}
-        self._closed: deque[int] = deque(maxlen=ENDS_KEPT)
+        self.ended: deque[int] = deque(maxlen=ENDS_KEPT)
+        """Streams that are over, the last ones."""
         self.more = False
         """Whole frames wait for another `receive` (of nothing), so that others have their turn."""
         self._receiver = Receiver(self, limits, messages)
@@ -106,7 +110,7 @@ class Connection:
         if section is None:
             self.respond(stream, LIST_TOO_LARGE)
             return
-        call = self._accept(self, stream, section)
+        call = self.accept(self, stream, section)
         if stream.ending is not None:
             call.closed()
             return
@@ -174,13 +178,13 @@ class Connection:
         """Forgets a stream; its call hears that it is over."""
         if self.streams.pop(stream.id, None) is None:
             return
-        self._closed.append(stream.id)
+        self.ended.append(stream.id)
         self.sender.forget(stream)
         call, stream.call, stream.direct = stream.call, NO_CALL, None
         stream.ending = stream.ending or b""
         call.closed()
         if not self.streams:
-            self._idle_since = self.now
+            self.idle_since = self.now
             if self.closing == 2:
                 self.open = False
 
@@ -190,7 +194,7 @@ class Connection:
 
     def was_closed(self, stream_id: int) -> bool:
         """Whether the stream ended not long ago."""
-        return stream_id in self._closed
+        return stream_id in self.ended
 
     # ---- life
 
@@ -261,7 +265,7 @@ class Connection:
         self._watch(now)
         if self.closing == 1 and now - self._closing_since > limits.goaway_ms:
             self._refuse_new()
-        elif not self.closing and not self.streams and now - self._idle_since > limits.idle_ms:
+        elif not self.closing and not self.streams and now - self.idle_since > limits.idle_ms:
             self.go_away(now)
 
     def _watch(self, now: float) -> None:

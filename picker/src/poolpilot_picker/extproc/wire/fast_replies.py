@@ -65,11 +65,13 @@ def _flag(tag: int, value: bool) -> bytes:
 class ReplyWriter:
     """Encodes replies. What comes again (options of header mutations, destinations, heads of chunks) is remembered."""
 
-    __slots__ = ("_destinations", "_heads", "_options", "heads")
+    __slots__ = ("_heads", "destinations", "heads", "options")
 
     def __init__(self) -> None:
-        self._options: dict[Field, bytes] = {}
-        self._destinations: dict[str, bytes] = {"": b""}
+        self.options: dict[Field, bytes] = {}
+        """Fields of header mutations, as they were written before."""
+        self.destinations: dict[str, bytes] = {"": b""}
+        """Dynamic metadata that names a destination, as it was written before."""
         self._heads: dict[tuple[bool, bool, int], bytes] = {}
         self.heads: dict[int, bytes] = {}
         """First parts of an answer's chunks that do not end it, by the size of the chunk, as far as they are known."""
@@ -109,7 +111,7 @@ class ReplyWriter:
         return b"".join((tag, body or b"\0", self._destination(mutation.destination)))
 
     def _header_mutation(self, fields: Sequence[Field], removed: Sequence[str] = ()) -> bytes:
-        known = self._options.get
+        known = self.options.get
         options = [known(field) or self._option(field) for field in fields]
         if removed:
             options += [_part(0x12, name.encode()) for name in removed]
@@ -120,16 +122,16 @@ class ReplyWriter:
         name, value = field
         header = _text(0x0A, name.encode()) + _text(0x1A, value.encode("utf-8", "surrogateescape"))
         option = _part(0x0A, _part(0x0A, header) + b"\x18\x02")
-        _remember(self._options, field, option)
+        _remember(self.options, field, option)
         return option
 
     def _destination(self, destination: str) -> bytes:
         """Dynamic metadata that names it; nothing where there is none."""
-        known = self._destinations.get(destination)
+        known = self.destinations.get(destination)
         if known is None:
             inner = _struct(DESTINATION, _part(0x1A, destination.encode()))
             known = _part(0x42, _struct(LB_NAMESPACE, _part(0x2A, inner)))
-            _remember(self._destinations, destination, known)
+            _remember(self.destinations, destination, known)
         return known
 
     def _chunk_head(self, reply: StreamedReply) -> bytes:

@@ -18,6 +18,7 @@ from poolpilot_picker.extproc.wire.frames import (
 )
 from poolpilot_picker.extproc.wire.hpack import Decoder, ListTooLarge
 from poolpilot_picker.extproc.wire.limits import Allowance
+from poolpilot_picker.extproc.wire.stream import NO_CALL
 
 if TYPE_CHECKING:
     from poolpilot_picker.compiled._wire import Messages
@@ -41,11 +42,8 @@ class Receiver:
         self._low = limits.connection_window >> 1
         self._stream_low = limits.stream_window >> 1
         self._decoder = Decoder(Section, limits.max_header_list_bytes)
-        self._familiar = (
-            compiled.in_force.frames(connection, messages, self._decoder.known, limits)
-            if compiled.in_force is not None
-            else None
-        )
+        core, blocks = compiled.in_force, self._decoder.known
+        self._familiar = core.frames(connection, messages, blocks, limits, NO_CALL) if core is not None else None
         self._block: Block | None = None
         self._rest: list[bytes] = []
         self._rest_bytes = 0
@@ -82,8 +80,15 @@ class Receiver:
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_bytes = 0
+        familiar, at, turns = self._familiar, 0, self._limits.frames_at_once
         try:
-            used = self._frames(data)
+            if familiar is not None and self.settled and self._block is None:
+                self._credit = familiar.run(data, at, turns, self._credit)
+                at, turns = familiar.at, familiar.turns
+                if at == len(data):
+                    connection.more = False
+                    return
+            used = self._frames(data, at, turns) if connection.open else at
         except ConnectionFault as fault:
             connection.more = False
             connection.fail(fault.code, fault.reason)
@@ -94,21 +99,15 @@ class Receiver:
             self._rest_bytes = rest
         connection.more = rest >= self._needed and connection.open
 
-    def _frames(self, data: bytes) -> int:
-        """Handles the frames that are there in full; returns how many bytes that was, and sets what is needed next."""
-        at, size = 0, len(data)
+    def _frames(self, data: bytes, at: int, turns: int) -> int:
+        """Handles the frames that are there in full; returns where they end, and sets what is needed next."""
+        size = len(data)
         if self._preface:
             at = self._on_preface(data)
             if self._preface:
                 return 0
-        turns = self._limits.frames_at_once
         connection, streams, familiar = self._connection, self._streams, self._familiar
         while True:
-            if familiar is not None and self.settled and self._block is None:
-                self._credit = familiar.run(data, at, turns, self._credit)
-                at, turns = familiar.at, familiar.turns
-                if not connection.open:
-                    return at
             start = at + HEAD_BYTES
             if start > size:
                 self._needed = HEAD_BYTES
@@ -153,6 +152,9 @@ class Receiver:
                 connection.reset(fault.stream_id, fault.code)
                 if fault.code is not Code.REFUSED_STREAM:
                     self._odd()
+            if familiar is not None and self.settled and self._block is None and connection.open:
+                self._credit = familiar.run(data, at, turns, self._credit)
+                at, turns = familiar.at, familiar.turns
             if not connection.open:
                 return at
 
@@ -358,20 +360,7 @@ class Receiver:
         # Before the data that a larger window lets through.
         self._out.append(frames.SETTINGS_ACK)
         for identifier, value in settings:
-            self._set(identifier, value)
-
-    def _set(self, identifier: int, value: int) -> None:
-        if identifier == frames.INITIAL_WINDOW_SIZE:
-            if value > frames.MAX_WINDOW:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is above 2^31-1")
-            self._connection.sender.set_initial_window(value, self._streams.values())
-        elif identifier == frames.MAX_FRAME_SIZE:
-            if not frames.DEFAULT_FRAME_BYTES <= value <= frames.LARGEST_FRAME_BYTES:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 to 2^24-1")
-            self._connection.sender.frame_bytes = value
-        elif identifier == frames.ENABLE_PUSH and value > 1:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
-        # The rest does not concern us: we use no dynamic table, open no streams, and our header lists are short.
+            self._connection.sender.heed(identifier, value, self._streams.values())
 
     def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:

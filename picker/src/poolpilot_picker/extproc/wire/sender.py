@@ -133,6 +133,19 @@ class Sender:
         self._widened(stream)
         self._flush()
 
+    def heed(self, identifier: int, value: int, streams: Iterable[Stream]) -> None:
+        """A setting of the peer (section 6.5.2). Others do not concern us: we use no table, open no streams."""
+        if identifier == frames.INITIAL_WINDOW_SIZE:
+            if value > frames.MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is above 2^31-1")
+            self.set_initial_window(value, streams)
+        elif identifier == frames.MAX_FRAME_SIZE:
+            if not frames.DEFAULT_FRAME_BYTES <= value <= frames.LARGEST_FRAME_BYTES:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 to 2^24-1")
+            self.frame_bytes = value
+        elif identifier == frames.ENABLE_PUSH and value > 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
+
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
         """SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, below zero too (section 6.9.2)."""
         change = size - self.initial_window
