@@ -69,8 +69,8 @@ async def calls_per_page(*, idle: bool, mode: str) -> tuple[float, float]:
 
 
 CEILINGS = {
-    (True, "full"): ((66, 66), (72, 81)),
-    (False, "full"): ((61, 73), (65, 111)),
+    (True, "full"): ((68, 70), (73, 85)),
+    (False, "full"): ((63, 76), (67, 115)),
     (True, "selected"): ((63, 62), (67, 74)),
     (False, "selected"): ((57, 68), (62, 108)),
 }
