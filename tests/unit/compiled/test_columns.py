@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from core_pools import request
 from poolpilot_picker import compiled
+from poolpilot_picker.compiled._cost import Priced
 from poolpilot_picker.routing.cost_model import CostModel, CostParameters
-from poolpilot_picker.routing.pricing import CompiledCost, Pricing
+from poolpilot_picker.routing.pricing import Pricing
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.columns import ROWS, ReferenceColumns, new_block
@@ -120,7 +121,7 @@ def test_costs_what_the_reference_says(seed, slots, wanted, prompt, sequences, t
         slo_ttft_ms=target,
     )
     cost = Pricing(wanted).cost(view)
-    assert isinstance(cost, CompiledCost)
+    assert isinstance(cost, Priced)
     reference = CostModel(view, wanted)
     assert list(cost.terms) == list(reference.terms)
     for name, term in reference.terms.items():
@@ -152,12 +153,50 @@ def test_ties_fall_where_the_reference_lets_them_fall():
     assert len(set(chosen)) > 20
 
 
-def test_who_is_wanted_must_have_been_heard():
+def price(table, **changed):
+    """A request's costs on a table."""
+    arrays = {"cached": np.zeros(len(table)), "indexed": np.zeros(len(table)), "load": None, "adapter": None}
+    return CORE.cost(CostParameters()).price(**{**arguments(len(table)), "columns": table.columns, **arrays, **changed})
+
+
+def test_the_load_is_estimated_where_a_wanted_endpoint_was_not_heard():
     table = table_of(3, random.Random(1), {})
-    table.load_ms[:] = [NOW, NOW - 50.0, NOW]
-    assert table.columns.all_heard(NOW - 50.0) and not table.columns.all_heard(NOW - 49.0)
+    table.foreign[:] = [5.0, 50.0, 5.0]
+    table.load_ms[:] = [NOW, NOW - 5_000.0, NOW]
+    assert price(table).total[1] > price(table).total[0], "what was heard counts"
+    table.load_ms[1] = NOW - 20_000.0
+    assert price(table).total[1] == price(table).total[0], "in its place, what the others have"
     table.apply(EndpointSpec(host=f"10.0.0.{n}", port=8000) for n in (0, 2))
-    assert table.slots[1] is None and table.columns.all_heard(NOW - 49.0), "a free slot was never heard from"
+    before = price(table).total[1]
+    table.foreign[1] = 50.0
+    assert table.slots[1] is None and price(table).total[1] > before, "a free slot need not be heard"
+
+
+loads = st.lists(
+    st.tuples(
+        st.sampled_from((0.0, 0.0, 1.0, 3.5, 90.0)) | st.floats(0, 300),
+        st.sampled_from((0.0, 4_999.0, 7_500.0, 10_000.0, 10_001.0, math.inf)) | st.floats(0, 20_000),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+@given(loads, st.sampled_from((1, 1, 4)))
+@settings(max_examples=300, deadline=None)
+def test_estimates_the_load_as_the_reference_does(slots, pickers):
+    block = new_block(len(slots))
+    for slot, (foreign, age, wanted) in enumerate(slots):
+        block[ROWS.index("foreign"), slot] = foreign
+        block[ROWS.index("load_ms"), slot] = NOW - age
+        block[ROWS.index("mean_weight"), slot] = 0.1 * wanted
+        block[ROWS.index("inflight"), slot] = slot % 3
+        block[ROWS.index("other_kv_tokens"), slot] = 100.0 * slot
+    kinds = ReferenceColumns, CORE.columns
+    mine, theirs = (kind(block, len(slots)).load(NOW, 10_000.0, pickers) for kind in kinds)
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype and one.shape == (len(slots),)
 
 
 bookings = st.lists(
@@ -239,24 +278,24 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
     table.block[:] = [[rng.choice(odd) for _ in range(table.block.shape[1])] for _ in range(len(ROWS))]
     arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(7)]
     mask = np.array([rng.random() < 0.5 for _ in range(slots)], dtype=np.bool_)
-    out = np.empty((CORE.out_rows, slots))
     columns, formula = table.columns, CORE.cost(CostParameters())
-    formula.fill(
-        columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), arrays[0], arrays[1],
-        rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:7]) if with_adapter else None, out,
+    cost = formula.price(
+        columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), rng.choice((1e4, *odd)), arrays[0],
+        arrays[1], rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:7]) if with_adapter else None,
     )  # fmt: skip
-    best, ties = formula.cheapest(out, mask, 1e-9)
-    assert best == -1 if not ties else mask[best] and ties <= mask.sum()
-    columns.all_heard(NOW)
+    best = cost.cheapest(mask, rng)
+    assert best == -1 or mask[best]
+    assert cost.total.shape == (slots,)
+    columns.load(rng.choice((NOW, *odd)), rng.choice((1e4, *odd)), rng.choice((1.0, *odd)))
     for slot in range(slots):
-        formula.predicted(out, slot)
+        cost.forecast(slot)
         columns.enter(slot, *[rng.choice(odd) for _ in range(6)])
         columns.leave(slot, *[rng.choice(odd) for _ in range(5)], True)
         columns.batch(slot, NOW)
 
 
 def arguments(slots=3, **changed):
-    """Of `Cost.fill`, all well but for what is changed."""
+    """Of `Cost.price`, all well but for what is changed."""
     floats = np.zeros(slots)
     well = {
         "columns": CORE.columns(new_block(slots), slots),
@@ -268,11 +307,11 @@ def arguments(slots=3, **changed):
         "target_ms": None,
         "hit_share": 0.4,
         "pickers": 1.0,
+        "stale_after_ms": 10_000.0,
         "cached": floats,
         "indexed": floats,
         "load": (floats, floats),
         "adapter": (np.zeros(slots, dtype=np.bool_), floats, floats, floats),
-        "out": np.zeros((CORE.out_rows, slots)),
     }
     assert set(changed) <= set(well)
     return {**well, **changed}
@@ -300,10 +339,6 @@ mask3 = np.zeros(3, dtype=np.bool_)
         {"adapter": (mask3, floats3, None, floats3)},
         {"adapter": (floats3, floats3, floats3, floats3)},
         {"adapter": (np.zeros(6, dtype=np.bool_)[::2], floats3, floats3, floats3)},
-        {"out": np.zeros((CORE.out_rows, 2))},
-        {"out": np.zeros((CORE.out_rows - 1, 3))},
-        {"out": np.zeros((3, CORE.out_rows)).T},
-        {"out": np.zeros(3)},
         {"columns": None},
         {"columns": CORE.columns(new_block(3), 2)},
     ],
@@ -311,35 +346,42 @@ mask3 = np.zeros(3, dtype=np.bool_)
 )
 def test_arrays_that_do_not_fit_are_refused(changed):
     formula = CORE.cost(CostParameters())
-    formula.fill(**arguments())
+    formula.price(**arguments())
     with pytest.raises((ValueError, TypeError, BufferError)):
-        formula.fill(**arguments(**changed))
+        formula.price(**arguments(**changed))
 
 
-def test_rows_that_cannot_be_written_are_refused():
-    out = np.zeros((CORE.out_rows, 3))
-    out.flags.writeable = False
+@pytest.mark.parametrize("mask", [mask2, floats3, np.zeros(6, dtype=np.bool_)[::2], None])
+def test_a_mask_that_does_not_fit_is_refused(mask):
+    cost = CORE.cost(CostParameters()).price(**arguments())
+    with pytest.raises((ValueError, TypeError, BufferError)):
+        cost.cheapest(mask, random.Random(1))
+
+
+def test_costs_are_made_by_the_formula_alone():
+    with pytest.raises(TypeError):
+        Priced()
+    nothing = Priced.__new__(Priced)
+    assert nothing.terms == {} and len(nothing.total) == 0
+    total = CORE.cost(CostParameters()).price(**arguments()).total
     with pytest.raises(ValueError, match="read-only"):
-        CORE.cost(CostParameters()).fill(**arguments(out=out))
+        total[0] = 1.0
+    assert total.tolist() == [total[0]] * 3, "its memory lives as long as what reads it"
 
 
 @pytest.mark.parametrize("slot", [-1, 3, 2**40])
 def test_a_slot_that_is_not_there_is_refused(slot):
-    columns, out = CORE.columns(new_block(3), 3), np.zeros((CORE.out_rows, 3))
-    formula = CORE.cost(CostParameters())
+    columns, cost = CORE.columns(new_block(3), 3), CORE.cost(CostParameters()).price(**arguments())
     for call in (
         lambda: columns.enter(slot, 1, 1, 1, 1, 1, 1),
         lambda: columns.enter_decoding(slot, 1, 1, 1, 1, 1),
         lambda: columns.leave(slot, 1, 1, 1, 1, 1, True),
         lambda: columns.leave_idle(slot, NOW),
         lambda: columns.batch(slot, NOW),
-        lambda: formula.predicted(out, slot),
-        lambda: formula.tied(out, mask3, 1e-9, slot, 0),
+        lambda: cost.forecast(slot),
     ):
         with pytest.raises(IndexError):
             call()
-    with pytest.raises(IndexError, match="ties"):
-        formula.tied(out, mask3, 1e-9, 0, 0)
 
 
 @pytest.mark.parametrize("block", [new_block(3)[:-1], new_block(3)[:, :3], new_block(3).astype(np.float32), None])

@@ -1,5 +1,7 @@
 """Declarations of `_columns.pyx`: the rows of a block, for the account and for the cost."""
 
+from libc.stdint cimport uint8_t
+
 cdef enum:
     INFLIGHT, REQUESTS, PROMPT_TOKENS, EXPECTED_TOKENS, UNCACHED_TOKENS, NEW_KV_TOKENS, STARTED_SUM_MS, FREE_AT_MS
     SAMPLE_MS, LOAD_MS, RUNNING, WAITING, QUEUED, KV_USAGE, KV_CAPACITY, FOREIGN, OTHER_KV_TOKENS, PREEMPTING_UNTIL_MS
@@ -15,6 +17,10 @@ cdef class Columns:
     cdef Py_ssize_t _slots
 
     cdef Py_ssize_t _checked(self, Py_ssize_t slot) except -1
+    cdef bint _all_heard(self, double since) noexcept
+    cdef int _estimate(
+        self, double now, double stale_after_ms, double pickers, double* foreign, double* other_kv, uint8_t* unknown
+    ) except -1
     cdef void _add(
         self,
         Py_ssize_t slot,

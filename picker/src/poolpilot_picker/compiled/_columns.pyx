@@ -4,6 +4,10 @@
 Does what `ReferenceColumns` in `state/columns.py` does, operation by operation.
 """
 
+from libc.stdint cimport uint8_t
+
+import numpy as np
+
 ROWS = (
     "inflight", "requests", "prompt_tokens", "expected_tokens", "uncached_tokens", "new_kv_tokens", "started_sum_ms",
     "free_at_ms",
@@ -155,10 +159,85 @@ cdef class Columns:
             context *= sequences / own
         return sequences, context
 
-    def all_heard(self, double since):
+    # ── the load ─────────────────────────────────────────────────────────────
+
+    def load(self, double now, double stale_after_ms, double pickers):
+        """(foreign, other KV tokens, unknown), one element per slot: what others have there."""
+        foreign, other_kv, unknown = np.empty(self._slots), np.empty(self._slots), np.zeros(self._slots, dtype=np.bool_)
+        if not self._slots:
+            return foreign, other_kv, unknown
+        cdef double[::1] to_foreign = foreign, to_other_kv = other_kv
+        cdef uint8_t[::1] to_unknown = unknown.view(np.uint8)
+        self._estimate(now, stale_after_ms, pickers, &to_foreign[0], &to_other_kv[0], &to_unknown[0])
+        return foreign, other_kv, unknown
+
+    cdef bint _all_heard(self, double since) noexcept:
         """True when every wanted endpoint told its load at `since` or later."""
         cdef Py_ssize_t slot
         for slot in range(self._slots):
             if self._block[MEAN_WEIGHT, slot] > 0.0 and self._block[LOAD_MS, slot] < since:
                 return False
         return True
+
+    cdef int _estimate(
+        self, double now, double stale_after_ms, double pickers, double* foreign, double* other_kv, uint8_t* unknown
+    ) except -1:
+        """What `load` returns, into arrays with a place for each slot; `unknown` may be NULL."""
+        cdef Py_ssize_t slots = self._slots, slot, fresh = 0
+        cdef const double* heard = &self._block[LOAD_MS, 0]
+        cdef const double* told = &self._block[FOREIGN, 0]
+        cdef const double* held = &self._block[OTHER_KV_TOKENS, 0]
+        cdef const double* own = &self._block[INFLIGHT, 0]
+        cdef const double* weight = &self._block[MEAN_WEIGHT, 0]
+        cdef double age, trust, peers
+        cdef bint old
+        # The fresh ones first, in the same memory: their median stands for the others.
+        for slot in range(slots):
+            if weight[slot] > 0.0 and now - heard[slot] <= stale_after_ms and told[slot] == told[slot]:
+                foreign[fresh] = told[slot]
+                fresh += 1
+        peers = median(foreign, fresh)
+        for slot in range(slots):
+            age = now - heard[slot]
+            old = age > stale_after_ms
+            trust = smaller(larger(2.0 - 2.0 * (age / stale_after_ms), 0.0), 1.0)
+            foreign[slot] = told[slot] if trust == 1.0 else trust * told[slot] + (1.0 - trust) * peers
+            if pickers > 1.0:
+                foreign[slot] = 0.5 * foreign[slot] + (0.5 * (pickers - 1.0)) * own[slot]
+            other_kv[slot] = 0.0 if old else held[slot]
+            if unknown != NULL:
+                unknown[slot] = old
+        return 0
+
+
+cdef double median(double* numbers, Py_ssize_t count) noexcept nogil:
+    """Of numbers that are none of them NaN, 0 where there are none; changes their order. Hoare's selection."""
+    cdef Py_ssize_t low = 0, high = count - 1, middle = count // 2, left, right, at
+    cdef double pivot, below
+    if count == 0:
+        return 0.0
+    while low < high:
+        pivot = numbers[low + (high - low) // 2]
+        left, right = low, high
+        while left <= right:
+            while numbers[left] < pivot:
+                left += 1
+            while numbers[right] > pivot:
+                right -= 1
+            if left <= right:
+                numbers[left], numbers[right] = numbers[right], numbers[left]
+                left += 1
+                right -= 1
+        if middle <= right:
+            high = right
+        elif middle >= left:
+            low = left
+        else:
+            break
+    if count & 1:
+        return numbers[middle]
+    below = numbers[0]
+    for at in range(1, middle):
+        if numbers[at] > below:
+            below = numbers[at]
+    return 0.5 * (below + numbers[middle])

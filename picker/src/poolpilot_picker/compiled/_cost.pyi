@@ -1,16 +1,26 @@
+import random
 from typing import Final
 
 from poolpilot_picker.compiled._columns import Columns
 from poolpilot_picker.routing.cost_model import CostParameters
+from poolpilot_picker.routing.decision import Forecast
 from poolpilot_picker.state.columns import Floats, Mask
 
 TERMS: Final[tuple[str, ...]]
 OUT_ROWS: Final[int]
 TOTAL_ROW: Final[int]
 
+class Priced:
+    @property
+    def terms(self) -> dict[str, Floats]: ...
+    @property
+    def total(self) -> Floats: ...
+    def forecast(self, slot: int) -> Forecast: ...
+    def cheapest(self, mask: Mask, rng: random.Random) -> int: ...
+
 class Cost:
     def __init__(self, parameters: CostParameters) -> None: ...
-    def fill(
+    def price(
         self,
         columns: Columns,
         now: float,
@@ -21,12 +31,9 @@ class Cost:
         target_ms: float | None,
         hit_share: float,
         pickers: float,
+        stale_after_ms: float,
         cached: Floats,
         indexed: Floats,
         load: tuple[Floats, Floats] | None,
         adapter: tuple[Mask, Floats, Floats, Floats] | None,
-        out: Floats,
-    ) -> int: ...
-    def predicted(self, out: Floats, slot: int) -> tuple[float, float, float, float, float]: ...
-    def cheapest(self, out: Floats, mask: Mask, tie_ms: float) -> tuple[int, int]: ...
-    def tied(self, out: Floats, mask: Mask, tie_ms: float, best: int, number: int) -> int: ...
+    ) -> Priced: ...

@@ -2,12 +2,17 @@
 """What a request costs at every endpoint of a pool, and where it is least. Read by every decision.
 
 Does what `CostModel` in `routing/cost_model.py` does, operation by operation; there are the reasons. Pointers are taken
-only to rows of arrays whose shapes were checked, for loops over the slots in use.
+only to arrays whose types and lengths were checked, for loops over the slots in use.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from libc.math cimport INFINITY, ceil
 from libc.stdint cimport uint8_t
+from libc.stdlib cimport free, malloc
+
+import numpy as np
 
 from poolpilot_picker.compiled._columns cimport *
 
@@ -17,19 +22,114 @@ cdef enum:
     TERM_COUNT
     TOTAL = TERM_COUNT
     FIRST_WAIT, ADAPTER_MS, STEP, UNCACHED
+    OTHERS, HELD
     OUT_COUNT
+    MOST_ARRAYS = 8
 
 TERMS = (
     "wait", "prefill", "decode", "delay_prefill", "delay_decode", "kv_peak", "admission", "eviction", "adapter",
     "slow_start", "preempting", "failures",
 )
-"""Names of the first rows of what `Cost.fill` writes; the row after them is their sum."""
+"""Names of the first rows of `Priced`; the row after them is their sum."""
 OUT_ROWS = int(OUT_COUNT)
 TOTAL_ROW = int(TOTAL)
 
 cdef double LEAST_CHUNK = 256.0
 cdef double KV_ROOM = 0.9
 cdef double CACHE_ROOM = 0.95
+cdef double TIE_MS = 1e-9
+
+
+cdef struct Arrays:
+    Py_buffer held[MOST_ARRAYS]
+    int count
+
+
+cdef class Priced:
+    """What one request costs at every slot. Its rows lie in memory of its own, shape (OUT_ROWS, slots)."""
+
+    cdef double* _rows
+    cdef Py_ssize_t _slots
+    cdef int _matter
+    cdef double _output
+    cdef object _forecast
+
+    def __init__(self):
+        raise TypeError("made by Cost.price")
+
+    def __dealloc__(self):
+        free(self._rows)
+
+    cdef int _make(self, Py_ssize_t slots, forecast, double output) except -1:
+        self._rows = <double*> malloc(OUT_COUNT * (slots + 1) * sizeof(double))
+        if self._rows == NULL:
+            raise MemoryError
+        self._slots, self._forecast, self._output = slots, forecast, output
+        return 0
+
+    cdef inline double* _row(self, Py_ssize_t row) noexcept:
+        return self._rows + row * self._slots
+
+    cdef Py_ssize_t _checked(self, Py_ssize_t slot) except -1:
+        if not 0 <= slot < self._slots:
+            raise IndexError(f"slot {slot} of {self._slots}")
+        return slot
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._rows, (TERM_COUNT + 1) * self._slots * sizeof(double), 1, flags)
+
+    @property
+    def terms(self):
+        """Name → ms, one element per slot; a term that is not listed is 0 everywhere."""
+        rows = self._array()
+        return {name: rows[row] for row, name in enumerate(TERMS) if self._matter >> row & 1}
+
+    @property
+    def total(self):
+        """The sum of the terms, one element per slot."""
+        return self._array()[TOTAL]
+
+    cdef _array(self):
+        return np.frombuffer(self).reshape(TERM_COUNT + 1, self._slots) if self._slots else np.zeros((TERM_COUNT + 1, 0))
+
+    def forecast(self, Py_ssize_t slot):
+        """What is predicted for the request on one endpoint."""
+        self._checked(slot)
+        return self._forecast(
+            self._row(FIRST_WAIT)[slot], self._row(PREFILL)[slot], self._row(ADAPTER_MS)[slot], self._row(STEP)[slot],
+            self._output, self._row(UNCACHED)[slot],
+        )
+
+    def cheapest(self, mask, rng):
+        """The slot of the smallest cost among the candidates, ties at random; -1 where the mask has no candidate whose
+        cost is a number."""
+        cdef Py_ssize_t s, best = -1, ties = 0, number
+        cdef double least = INFINITY
+        cdef const double* total = self._row(TOTAL)
+        cdef Arrays arrays
+        cdef const uint8_t* wanted
+        arrays.count = 0
+        try:
+            wanted = flags(&arrays, mask, self._slots)
+            for s in range(self._slots):
+                if wanted[s] and (total[s] < least or (best < 0 and total[s] <= least)):
+                    best, least = s, total[s]
+            if best < 0:
+                return -1
+            least += TIE_MS
+            for s in range(self._slots):
+                if wanted[s] and total[s] <= least:
+                    ties += 1
+            if ties > 1:
+                number = rng.randrange(ties)
+                for s in range(self._slots):
+                    if wanted[s] and total[s] <= least:
+                        if number == 0:
+                            return s
+                        number -= 1
+            return best
+        finally:
+            give_back(&arrays)
 
 
 cdef class Cost:
@@ -39,8 +139,13 @@ cdef class Cost:
     cdef double eviction_weight, adapter_load_ms, adapter_eviction_weight, kv_barrier_ms, kv_barrier_most_ms
     cdef double preempting_ms
     cdef bint use_wait, use_cache
+    cdef object forecast
 
     def __init__(self, parameters):
+        # Not above: who imports this module is imported by that one.
+        from poolpilot_picker.routing.decision import Forecast
+
+        self.forecast = Forecast
         self.own_decode_weight = parameters.own_decode_weight
         self.others_weight = parameters.others_weight
         self.fleet_share = parameters.fleet_share
@@ -56,7 +161,7 @@ cdef class Cost:
         self.use_wait = parameters.use_wait
         self.use_cache = parameters.use_cache
 
-    def fill(
+    def price(
         self,
         Columns columns not None,
         double now,
@@ -67,50 +172,52 @@ cdef class Cost:
         target_ms,
         double hit_share,
         double pickers,
-        const double[::1] cached not None,
-        const double[::1] indexed not None,
+        double stale_after_ms,
+        cached,
+        indexed,
         load,
         adapter,
-        double[:, ::1] out not None,
     ):
-        """Fills `out` (OUT_ROWS, slots) with terms, their sum and what is predicted; returns which terms matter, as
-        bits.
+        """The terms, their sum and what is predicted, for every slot: a `Priced`.
 
-        `load`: (foreign, other_kv) where some of it is old, else None. `adapter`: (resident mask, busy, loaded and
-        all GPU slots), None without one. `target_ms`: of the request's own TTFT objective, None without one.
+        `load`: (foreign, other_kv) where they were estimated before, else None. `adapter`: (resident mask, busy, loaded
+        and all GPU slots), None without one. `target_ms`: of the request's own TTFT objective, None without one.
         """
         cdef Py_ssize_t slots = columns._slots
-        cdef const double[::1] foreign = None, other_kv = None, busy = None, loaded = None, limits = None
-        cdef Py_buffer resident
+        cdef Priced priced = Priced.__new__(Priced)
         cdef double late_ms = self.slow_start_ms if target_ms is None else 0.25 * <double> target_ms
-        if cached.shape[0] != slots or indexed.shape[0] != slots:
-            raise ValueError(f"arrays must have {slots} slots")
-        if out.shape[0] != OUT_COUNT or out.shape[1] != slots:
-            raise ValueError(f"out must have shape ({int(OUT_COUNT)}, {slots})")
-        if load is not None:
-            foreign, other_kv = load
-            if foreign is None or other_kv is None or foreign.shape[0] != slots or other_kv.shape[0] != slots:
-                raise ValueError(f"the load must have {slots} slots")
-        if not slots:
-            return 0
-        if adapter is None:
-            return self._fill(
-                columns, now, prompt, sequences, output, rest, late_ms, hit_share, pickers, cached, indexed,
-                foreign, other_kv, NULL, None, None, None, out,
-            )
-        mask, busy, loaded, limits = adapter
-        if busy is None or loaded is None or limits is None or (
-            busy.shape[0] != slots or loaded.shape[0] != slots or limits.shape[0] != slots
-        ):
-            raise ValueError(f"the adapter's arrays must have {slots} slots")
-        borrow(mask, &resident, slots)
+        cdef Arrays arrays
+        cdef const double* foreign = NULL
+        cdef const double* other_kv = NULL
+        cdef const double* of_cached
+        cdef const double* of_indexed
+        cdef const double* busy = NULL
+        cdef const double* loaded = NULL
+        cdef const double* limits = NULL
+        cdef const uint8_t* resident = NULL
+        priced._make(slots, self.forecast, output)
+        arrays.count = 0
         try:
-            return self._fill(
-                columns, now, prompt, sequences, output, rest, late_ms, hit_share, pickers, cached, indexed,
-                foreign, other_kv, <const uint8_t*> resident.buf, busy, loaded, limits, out,
+            of_cached, of_indexed = floats(&arrays, cached, slots), floats(&arrays, indexed, slots)
+            if load is not None:
+                one, other = load
+                foreign, other_kv = floats(&arrays, one, slots), floats(&arrays, other, slots)
+            if adapter is not None:
+                mask, one, other, all_slots = adapter
+                busy, loaded = floats(&arrays, one, slots), floats(&arrays, other, slots)
+                limits, resident = floats(&arrays, all_slots, slots), flags(&arrays, mask, slots)
+            if not slots:
+                return priced
+            if foreign == NULL and not columns._all_heard(now - 0.5 * stale_after_ms):
+                columns._estimate(now, stale_after_ms, pickers, priced._row(OTHERS), priced._row(HELD), NULL)
+                foreign, other_kv = priced._row(OTHERS), priced._row(HELD)
+            priced._matter = self._fill(
+                columns, now, prompt, sequences, output, rest, late_ms, hit_share, pickers, of_cached, of_indexed,
+                foreign, other_kv, resident, busy, loaded, limits, priced,
             )
+            return priced
         finally:
-            PyBuffer_Release(&resident)
+            give_back(&arrays)
 
     cdef int _fill(
         self,
@@ -123,15 +230,15 @@ cdef class Cost:
         double late_ms,
         double hit_share,
         double pickers,
-        const double[::1] cached,
-        const double[::1] indexed,
-        const double[::1] foreign,
-        const double[::1] other_kv,
+        const double* cached,
+        const double* indexed,
+        const double* foreign,
+        const double* other_kv,
         const uint8_t* resident,
-        const double[::1] busy,
-        const double[::1] loaded,
-        const double[::1] limits,
-        double[:, ::1] out,
+        const double* busy,
+        const double* loaded,
+        const double* limits,
+        Priced out,
     ) except -1:
         cdef Py_ssize_t slots = columns._slots, s
         cdef const double* inflight = &columns._block[INFLIGHT, 0]
@@ -155,27 +262,27 @@ cdef class Cost:
         cdef const double* failure_ms = &columns._block[FAILURE_MS, 0]
         cdef const double* started_sum_ms = &columns._block[STARTED_SUM_MS, 0]
         cdef const double* expected_tokens = &columns._block[EXPECTED_TOKENS, 0]
-        cdef double* to_wait = &out[WAIT, 0]
-        cdef double* to_prefill = &out[PREFILL, 0]
-        cdef double* to_decode = &out[DECODE, 0]
-        cdef double* to_delay_prefill = &out[DELAY_PREFILL, 0]
-        cdef double* to_delay_decode = &out[DELAY_DECODE, 0]
-        cdef double* to_step = &out[STEP, 0]
-        cdef double* to_uncached = &out[UNCACHED, 0]
-        cdef double* to_kv_peak = &out[KV_PEAK, 0]
-        cdef double* to_admission = &out[ADMISSION, 0]
-        cdef double* to_eviction = &out[EVICTION, 0]
-        cdef double* to_adapter = &out[ADAPTER, 0]
-        cdef double* to_slow_start = &out[SLOW_START, 0]
-        cdef double* to_preempting = &out[PREEMPTING, 0]
-        cdef double* to_failures = &out[FAILURES, 0]
-        cdef double* to_first_wait = &out[FIRST_WAIT, 0]
-        cdef double* to_adapter_ms = &out[ADAPTER_MS, 0]
-        cdef double* to_total = &out[TOTAL, 0]
-        cdef const double* others = &foreign[0] if foreign is not None else &columns._block[FOREIGN, 0]
-        cdef const double* held = &other_kv[0] if other_kv is not None else &columns._block[OTHER_KV_TOKENS, 0]
+        cdef double* to_wait = out._row(WAIT)
+        cdef double* to_prefill = out._row(PREFILL)
+        cdef double* to_decode = out._row(DECODE)
+        cdef double* to_delay_prefill = out._row(DELAY_PREFILL)
+        cdef double* to_delay_decode = out._row(DELAY_DECODE)
+        cdef double* to_step = out._row(STEP)
+        cdef double* to_uncached = out._row(UNCACHED)
+        cdef double* to_kv_peak = out._row(KV_PEAK)
+        cdef double* to_admission = out._row(ADMISSION)
+        cdef double* to_eviction = out._row(EVICTION)
+        cdef double* to_adapter = out._row(ADAPTER)
+        cdef double* to_slow_start = out._row(SLOW_START)
+        cdef double* to_preempting = out._row(PREEMPTING)
+        cdef double* to_failures = out._row(FAILURES)
+        cdef double* to_first_wait = out._row(FIRST_WAIT)
+        cdef double* to_adapter_ms = out._row(ADAPTER_MS)
+        cdef double* to_total = out._row(TOTAL)
+        cdef const double* others = foreign if foreign != NULL else &columns._block[FOREIGN, 0]
+        cdef const double* held = other_kv if other_kv != NULL else &columns._block[OTHER_KV_TOKENS, 0]
         # Half of what others have is taken to be like our own, times the other pickers: already in `foreign` if given.
-        cdef double like_ours = 0.5 * (pickers - 1.0) if pickers > 1.0 and foreign is None else 0.0
+        cdef double like_ours = 0.5 * (pickers - 1.0) if pickers > 1.0 and foreign == NULL else 0.0
         cdef double theirs = 0.5 if like_ours > 0.0 else 1.0
         cdef double midway = prompt + 0.5 * output
         cdef double fleet = 0.0, slowed = self.others_decode_weight * sequences * smaller(output, rest)
@@ -277,68 +384,30 @@ cdef class Cost:
             )
         return matter
 
-    def predicted(self, const double[:, ::1] out not None, Py_ssize_t slot):
-        """(wait, prefill, adapter load, step, uncached tokens) of one slot, from what `fill` wrote."""
-        checked(out)
-        if not 0 <= slot < out.shape[1]:
-            raise IndexError(f"slot {slot} of {out.shape[1]}")
-        return out[FIRST_WAIT, slot], out[PREFILL, slot], out[ADAPTER_MS, slot], out[STEP, slot], out[UNCACHED, slot]
 
-    def cheapest(self, const double[:, ::1] out not None, mask, double tie_ms):
-        """(slot, ties): the candidate with the smallest sum, the first of `ties` that are at most `tie_ms` dearer.
-
-        (-1, 0) where the mask has no candidate with a sum that is a number.
-        """
-        cdef Py_ssize_t s, best = -1, ties = 0
-        cdef double least = INFINITY
-        cdef Py_buffer candidates
-        checked(out)
-        borrow(mask, &candidates, out.shape[1])
-        cdef const uint8_t* wanted = <const uint8_t*> candidates.buf
-        try:
-            for s in range(out.shape[1]):
-                if wanted[s] and (out[TOTAL, s] < least or (best < 0 and out[TOTAL, s] <= least)):
-                    best, least = s, out[TOTAL, s]
-            if best < 0:
-                return -1, 0
-            for s in range(out.shape[1]):
-                if wanted[s] and out[TOTAL, s] <= least + tie_ms:
-                    ties += 1
-            return best, ties
-        finally:
-            PyBuffer_Release(&candidates)
-
-    def tied(self, const double[:, ::1] out not None, mask, double tie_ms, Py_ssize_t best, Py_ssize_t number):
-        """The slot of the tie with this number, from 0, of those that `cheapest` counted."""
-        cdef Py_ssize_t s
-        cdef Py_buffer candidates
-        checked(out)
-        if not 0 <= best < out.shape[1]:
-            raise IndexError(f"slot {best} of {out.shape[1]}")
-        cdef double most = out[TOTAL, best] + tie_ms
-        borrow(mask, &candidates, out.shape[1])
-        cdef const uint8_t* wanted = <const uint8_t*> candidates.buf
-        try:
-            for s in range(out.shape[1]):
-                if wanted[s] and out[TOTAL, s] <= most:
-                    if number == 0:
-                        return s
-                    number -= 1
-        finally:
-            PyBuffer_Release(&candidates)
-        raise IndexError("there are not so many ties")
+cdef const double* floats(Arrays* arrays, array, Py_ssize_t slots) except? NULL:
+    """The numbers of an array of so many, to be given back."""
+    cdef Py_buffer* buffer = &arrays.held[arrays.count]
+    PyObject_GetBuffer(array, buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)
+    arrays.count += 1
+    if buffer.ndim != 1 or buffer.itemsize != 8 or buffer.format == NULL or buffer.format[0] != b"d":
+        raise ValueError("an array must be of float64 and have one dimension")
+    if buffer.len != slots * 8:
+        raise ValueError(f"arrays must have {slots} slots")
+    return <const double*> buffer.buf
 
 
-cdef int checked(const double[:, ::1] out) except -1:
-    if out.shape[0] != OUT_COUNT:
-        raise ValueError(f"out must have {int(OUT_COUNT)} rows")
-    return 0
-
-
-cdef int borrow(mask, Py_buffer* buffer, Py_ssize_t slots) except -1:
-    """The bytes of a mask, to be released."""
+cdef const uint8_t* flags(Arrays* arrays, mask, Py_ssize_t slots) except? NULL:
+    """The bytes of a mask of so many, to be given back."""
+    cdef Py_buffer* buffer = &arrays.held[arrays.count]
     PyObject_GetBuffer(mask, buffer, PyBUF_SIMPLE)
+    arrays.count += 1
     if buffer.itemsize != 1 or buffer.len != slots:
-        PyBuffer_Release(buffer)
         raise ValueError(f"a mask must have {slots} bytes")
-    return 0
+    return <const uint8_t*> buffer.buf
+
+
+cdef void give_back(Arrays* arrays) noexcept:
+    while arrays.count:
+        arrays.count -= 1
+        PyBuffer_Release(&arrays.held[arrays.count])

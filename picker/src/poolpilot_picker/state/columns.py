@@ -71,6 +71,7 @@ _STARTS: Final = np.array([start for start, _ in COLUMNS.values()])
 
 _INFLIGHT, _REQUESTS, _PROMPT, _EXPECTED, _UNCACHED, _NEW_KV, _STARTED, _FREE_AT = range(LEDGER_ROWS)
 _FOREIGN, _STEP, _SEQUENCE, _CONTEXT = map(ROWS.index, ("foreign", "step_ms", "sequence_ms", "context_ms"))
+_LOAD_MS, _OTHER_KV, _MEAN_WEIGHT = map(ROWS.index, ("load_ms", "other_kv_tokens", "mean_weight"))
 
 
 def new_block(slots: int) -> Floats:
@@ -131,6 +132,10 @@ class Columns(Protocol):
 
     def batch(self, slot: int, now: float) -> tuple[float, float]:
         """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
+        ...
+
+    def load(self, now: float, stale_after_ms: float, pickers: float) -> tuple[Floats, Floats, Mask]:
+        """(foreign, other KV tokens, unknown), one element per slot, as `LoadEstimate` describes them."""
         ...
 
     def sum_up(self, accounts: list[Any]) -> None:
@@ -246,3 +251,18 @@ class ReferenceColumns:
             context += min(max(0.0, elapsed / step), 2.0 * float(column[_EXPECTED]))
             context *= sequences / own
         return sequences, context
+
+    def load(self, now: float, stale_after_ms: float, pickers: float) -> tuple[Floats, Floats, Mask]:
+        """As `Columns.load`."""
+        block = self._block
+        own, foreign, held = block[_INFLIGHT], block[_FOREIGN], block[_OTHER_KV]
+        age = now - block[_LOAD_MS]
+        unknown: Mask = age > stale_after_ms
+        fresh = np.sort(foreign[(block[_MEAN_WEIGHT] > 0.0) & ~unknown])
+        # By hand: numpy's median takes longer than all the rest of a decision.
+        peers = 0.5 * float(fresh[(len(fresh) - 1) // 2] + fresh[len(fresh) // 2]) if len(fresh) else 0.0
+        trust = np.minimum(np.maximum(2.0 - 2.0 * (age / stale_after_ms), 0.0), 1.0)
+        foreign = trust * foreign + (1.0 - trust) * peers
+        if pickers > 1:
+            foreign = 0.5 * foreign + (0.5 * (pickers - 1)) * own
+        return foreign, np.where(unknown, 0.0, held), unknown
