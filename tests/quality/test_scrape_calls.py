@@ -69,10 +69,10 @@ async def calls_per_page(*, idle: bool, mode: str) -> tuple[float, float]:
 
 
 CEILINGS = {
-    (True, "full"): ((68, 70), (73, 85)),
-    (False, "full"): ((63, 76), (67, 115)),
-    (True, "selected"): ((63, 62), (67, 74)),
-    (False, "selected"): ((57, 68), (62, 108)),
+    (True, "full"): ((66, 67), (72, 81)),
+    (False, "full"): ((60, 72), (65, 110)),
+    (True, "selected"): ((62, 61), (67, 74)),
+    (False, "selected"): ((56, 67), (62, 107)),
 }
 """Of an idle engine or not, and the mode: (Python, built-in) with the compiled core and with the reference."""
 

@@ -7,6 +7,7 @@ lets the clock pass and answers what was asked. Used by `bench.scrape --stages` 
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, cast
 
 from typing_extensions import override
@@ -94,6 +95,7 @@ class Still:
             engines=engines,
             connect=lambda host, port: _Client(self, host, port),
             now=lambda: self.now_ms,
+            rng=random.Random(1),
         )
         self.source.update(specs)
 
