@@ -196,8 +196,7 @@ async def test_while_the_api_server_is_away_the_endpoints_stay(there: Namespace,
         await there.terminate("a")
         await there.run("b", "10.0.0.2", VLLM)
         proxy.refuse_always = None
-        await found.until(lambda: found.names == ["b-rank-0", "b-rank-1"])
-        assert found.discovery.status.problems == ()
+        await found.until(lambda: found.names == ["b-rank-0", "b-rank-1"] and found.discovery.status.problems == ())
 
 
 async def test_pods_that_vanish_while_nobody_could_tell(there: Namespace, proxy: FaultProxy) -> None:
