@@ -11,7 +11,6 @@ from poolpilot_picker.requests.request import InferenceRequest
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
-from poolpilot_picker.state.load import LoadEstimate
 from poolpilot_picker.state.samples import EngineSample
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def make_view(
         now=now,
         mask=table.eligible.copy() if mask is None else np.array(mask, dtype=np.bool_),
         cached_tokens=np.zeros(len(table)) if cached is None else np.array(cached, dtype=np.float64),
-        load=LoadEstimate(table, now, 10_000.0),
+        indexed_tokens=np.zeros(len(table)),
         adapters=adapters or make_adapters(len(table)),
         rng=random.Random(seed),
     )

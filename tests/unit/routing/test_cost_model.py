@@ -17,7 +17,6 @@ from poolpilot_picker.routing.pricing import Pricing
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointTable
-from poolpilot_picker.state.load import LoadEstimate
 from poolpilot_picker.state.samples import EngineSample
 
 pytestmark = pytest.mark.usefixtures("both_cores")
@@ -64,14 +63,13 @@ def make_view(table, *, cached=None, indexed=None, adapters=None, adapter="", ou
         now=NOW,
         mask=table.eligible.copy(),
         cached_tokens=np.zeros(len(table)) if cached is None else np.array(cached, dtype=float),
-        load=LoadEstimate(table, NOW, 10_000.0),
         adapters=adapters,
         adapter=adapter,
         rng=random.Random(1),
         expected_output=output,
         expected_rest=rest,
         hit_share=0.4,
-        indexed_tokens=None if indexed is None else np.array(indexed, dtype=float),
+        indexed_tokens=np.zeros(len(table)) if indexed is None else np.array(indexed, dtype=float),
     )
 
 

@@ -159,6 +159,19 @@ cdef class Columns:
             context *= sequences / own
         return sequences, context
 
+    def crowd(self, Py_ssize_t slot):
+        """Sequences at an endpoint for each of ours, one of ours more taken to be there."""
+        self._checked(slot)
+        return 1.0 + self._block[FOREIGN, slot] / (1.0 + self._block[INFLIGHT, slot])
+
+    def all_hold(self, double tokens):
+        """True when no slot's KV cache is smaller."""
+        cdef Py_ssize_t slot
+        for slot in range(self._slots):
+            if not self._block[KV_TOKENS, slot] >= tokens:
+                return False
+        return True
+
     # ── the load ─────────────────────────────────────────────────────────────
 
     def load(self, double now, double stale_after_ms, double pickers):

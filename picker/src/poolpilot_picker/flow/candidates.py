@@ -51,7 +51,7 @@ def steer(view: DecisionView) -> None:
     if serving is not None:
         _keep(view, serving, "does not serve the model")
     tokens = view.request.prompt_tokens
-    if tokens > table.kv_tokens[table.kv_tokens.argmin()]:
+    if not table.columns.all_hold(tokens):
         _keep(view, table.kv_tokens >= tokens, "its KV cache is smaller than the prompt")
     if view.request.only_if_cached:
         _keep(view, view.cached_tokens > 0, "holds nothing of the prefix")

@@ -93,10 +93,9 @@ class Learners:
 
     def placed(self, endpoint: Endpoint, uncached: float, held: float, cached: float, ttft_ms: float = 0.0) -> Lesson:
         """A request was placed: `uncached` and `held` prompt tokens as predicted, `cached` before trust is applied."""
-        learner, table, slot = self._of[endpoint], self._table, endpoint.slot
+        learner = self._of[endpoint]
         # The work of others is not known; they are taken to place as much for each of their sequences as we do.
-        crowd = 1.0 + float(table.foreign[slot]) / (1.0 + float(table.inflight[slot]))
-        work_ms = crowd * endpoint.model.prefill(uncached, held)
+        work_ms = self._table.columns.crowd(endpoint.slot) * endpoint.model.prefill(uncached, held)
         learner.trust.placed(cached)
         return Lesson(learner.speed.placed(work_ms, ttft_ms), work_ms, ttft_ms, cached)
 

@@ -171,33 +171,32 @@ class Pool:
         )
 
     def _view(self, request: InferenceRequest, now: float) -> DecisionView:
-        table, settings = self.table, self.settings
+        table, settings, prefixes, lengths = self.table, self.settings, self.prefixes, self.lengths
         mask = candidates(table, request)
         self._learners.refresh_penalties(now)
-        adapter = request.adapter
-        if not adapter and self.adapters.is_adapter(request.target_model):
-            adapter = request.target_model
+        adapter, model, tokens = request.adapter, request.target_model, request.prompt_tokens
+        if not adapter and self.adapters.is_adapter(model):
+            adapter = model
+        if request.kind is RequestKind.EMBEDDINGS:
+            expected_output = 1.0
+        else:
+            expected_output = lengths.expected(model, request.tenant, request.max_tokens)
         return DecisionView(
             request=request,
             table=table,
             now=now,
             mask=mask,
-            cached_tokens=self.prefixes.match(request.prefix, max(0.0, request.prompt_tokens - 1.0)),
+            cached_tokens=prefixes.match(request.prefix, tokens - 1.0 if tokens > 1 else 0.0),
+            indexed_tokens=prefixes.tokens(),
             adapters=self.adapters,
             rng=self._rng,
             stale_after_ms=settings.stale_after_ms,
             pickers=settings.pickers,
             adapter=adapter,
-            expected_output=self._expected_output(request),
-            expected_rest=self.lengths.remaining(),
+            expected_output=expected_output,
+            expected_rest=lengths.remaining(),
             hit_share=self._hit_share,
-            indexed_tokens=self.prefixes.tokens(),
         )
-
-    def _expected_output(self, request: InferenceRequest) -> float:
-        if request.kind is RequestKind.EMBEDDINGS:
-            return 1.0
-        return self.lengths.expected(request.target_model, request.tenant, request.max_tokens)
 
     def _receipt(self, request: InferenceRequest, decision: Decision) -> Receipt | None:
         """Remembers a sampled or asked-for decision; the receipt itself only for who asked."""
@@ -356,7 +355,7 @@ class Pool:
 
     def _forget_if_dropped(self, endpoint: Endpoint) -> None:
         """Its last booking may have been all that kept an endpoint."""
-        if not self.table.holds(endpoint):
+        if endpoint.draining and not self.table.holds(endpoint):
             self._forget(endpoint)
             self._resize()
 

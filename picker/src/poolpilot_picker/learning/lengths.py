@@ -23,12 +23,13 @@ EAGER: Final = 20
 class Moments:
     """Weighted mean and mean square of a length, tokens."""
 
-    __slots__ = ("count", "mean", "square")
+    __slots__ = ("count", "mean", "remaining", "square")
 
     def __init__(self, mean: float, square: float, weight: float) -> None:
         self.mean = mean
         self.square = square
         self.count = weight
+        self._set_remaining()
 
     def add(self, length: float, weight: float = 1.0) -> None:
         """One more observation."""
@@ -36,11 +37,11 @@ class Moments:
         share = weight / self.count
         self.mean += share * (length - self.mean)
         self.square += share * (length * length - self.square)
+        self._set_remaining()
 
-    @property
-    def remaining(self) -> float:
+    def _set_remaining(self) -> None:
+        self.remaining = self.square / (2.0 * max(1.0, self.mean))
         """Expected rest of an answer met at a random moment: E[L²] / 2·E[L]."""
-        return self.square / (2.0 * max(1.0, self.mean))
 
 
 class OutputLengths:
@@ -52,12 +53,19 @@ class OutputLengths:
         self.observed = 0
 
     def _find(self, model: str, tenant: str) -> Moments:
-        for key in ((model, tenant), (model, "")):
-            moments = self._by_key.get(key)
-            if moments is not None and (key[1] == "" or moments.count >= PRIOR_WEIGHT + 5):
-                self._by_key.move_to_end(key)
+        by_key = self._by_key
+        if tenant:
+            pair = (model, tenant)
+            moments = by_key.get(pair)
+            if moments is not None and moments.count >= PRIOR_WEIGHT + 5:
+                by_key.move_to_end(pair)
                 return moments
-        return self._all
+        pair = (model, "")
+        moments = by_key.get(pair)
+        if moments is None:
+            return self._all
+        by_key.move_to_end(pair)
+        return moments
 
     def expected(self, model: str, tenant: str, max_tokens: int | None) -> float:
         """Expected output of a request, at most its limit."""

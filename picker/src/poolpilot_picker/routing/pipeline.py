@@ -86,11 +86,9 @@ class Profile:
             TooManyRequests: a configured filter left none.
             RequestRefused: a plugin refused the request on purpose.
         """
-        mask = view.mask
-        if not len(mask) or not mask[mask.argmax()]:
-            raise NoEndpoints("failed to find endpoint candidates for serving the request")
         if self._alone is not None:
-            return self._pick(view, None)
+            return self._pick_alone(view, self._alone)
+        _some(view.mask)
         for name, chosen_filter in self.filters:
             kept = self._kept(view, name, chosen_filter)
             if kept is None:
@@ -163,20 +161,39 @@ class Profile:
             return None
         return score
 
-    def _pick(self, view: DecisionView, total: Floats | None) -> list[int]:
-        """Asks the picker; `total` is None for one that decides alone."""
+    def _pick_alone(self, view: DecisionView, picker: UnscoredPicker) -> list[int]:
+        """Asks a picker that decides alone."""
         mask = view.mask
         try:
-            if total is None and self._alone is not None:
-                picked = self._alone.pick_unscored(view)
-                if len(picked) == 1 and 0 <= picked[0] < len(mask) and mask[picked[0]]:
-                    return picked
-            else:
-                # A copy: what a picker does to the scores must not reach the fallback below.
-                picked = self.picker.pick(view, _none_preferred(mask) if total is None else total.copy())
-            slots = list(dict.fromkeys(map(int, picked)))
+            picked = picker.pick_unscored(view)
+            if len(picked) == 1 and 0 <= picked[0] < len(mask) and mask[picked[0]]:
+                return picked
         except RequestRefused:
             raise
+        except Exception as error:
+            _some(mask)
+            self.guard.failed(self.picker_name, "pick()", error, view.now)
+            return best_first(_none_preferred(mask), mask, 1, view.rng)
+        _some(mask)
+        return self._checked(view, picked) or best_first(_none_preferred(mask), mask, 1, view.rng)
+
+    def _pick(self, view: DecisionView, total: Floats) -> list[int]:
+        """Asks the picker."""
+        try:
+            # A copy: what a picker does to the scores must not reach the fallback below.
+            picked = self.picker.pick(view, total.copy())
+        except RequestRefused:
+            raise
+        except Exception as error:
+            self.guard.failed(self.picker_name, "pick()", error, view.now)
+            return best_first(total, view.mask, 1, view.rng)
+        return self._checked(view, picked) or best_first(total, view.mask, 1, view.rng)
+
+    def _checked(self, view: DecisionView, picked: list[int]) -> list[int]:
+        """What a picker returned, each slot once; empty, and counted as a failure, where that is no choice."""
+        mask = view.mask
+        try:
+            slots = list(dict.fromkeys(map(int, picked)))
         except Exception as error:
             self.guard.failed(self.picker_name, "pick()", error, view.now)
         else:
@@ -185,7 +202,13 @@ class Profile:
                 return slots
             wrong = f"slots {slots[:8]}, of which {strays[:8]} are no candidates" if slots else "no slot"
             self.guard.failed(self.picker_name, "pick()", wrong, view.now)
-        return best_first(_none_preferred(mask) if total is None else total, mask, 1, view.rng)
+        return []
+
+
+def _some(mask: Mask) -> None:
+    """Raises NoEndpoints where there is no candidate."""
+    if not mask.any():
+        raise NoEndpoints("failed to find endpoint candidates for serving the request")
 
 
 def _none_preferred(mask: Mask) -> Floats:

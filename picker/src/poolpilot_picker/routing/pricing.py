@@ -28,7 +28,7 @@ class Pricing:
         if core is None or formula is None or not isinstance(columns, core.columns):
             return CostModel(view, self._parameters)
         request, adapters = view.request, view.adapters
-        load = (view.load.foreign, view.load.other_kv) if view.load_made else None
+        load = None if view.estimated is None else (view.load.foreign, view.load.other_kv)
         adapter = None
         if view.adapter:
             resident = adapters.resident_mask(view.adapter)

@@ -51,43 +51,41 @@ class _Slot:
 class _NameMasks:
     """For each name the slots it applies to, as masks that are updated in place."""
 
-    __slots__ = ("_counts", "_length", "_masks")
+    __slots__ = ("_counts", "_length", "masks")
 
     def __init__(self) -> None:
         self._length = 0
-        self._masks: dict[str, Mask] = {}
+        self.masks: dict[str, Mask] = {}
+        """Only of names that apply somewhere."""
         self._counts: Counter[str] = Counter()
 
     def resize(self, slots: int) -> None:
         """Follows the number of slots; a slot that goes must have been discarded."""
-        self._masks = {name: _resized(mask, slots, False) for name, mask in self._masks.items()}
+        self.masks = {name: _resized(mask, slots, False) for name, mask in self.masks.items()}
         self._length = slots
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._masks
 
     def of(self, name: str) -> Mask:
         """Slots of a name; not to be written."""
-        mask = self._masks.get(name)
+        mask = self.masks.get(name)
         return mask if mask is not None else np.zeros(self._length, dtype=np.bool_)
 
     def add(self, name: str, slot: int) -> None:
         """The name applies to the slot."""
-        mask = self._masks.get(name)
+        mask = self.masks.get(name)
         if mask is None:
-            mask = self._masks[name] = np.zeros(self._length, dtype=np.bool_)
+            mask = self.masks[name] = np.zeros(self._length, dtype=np.bool_)
         if not mask[slot]:
             mask[slot] = True
             self._counts[name] += 1
 
     def discard(self, name: str, slot: int) -> None:
         """The name does not apply to the slot any more."""
-        mask = self._masks.get(name)
+        mask = self.masks.get(name)
         if mask is not None and mask[slot]:
             mask[slot] = False
             self._counts[name] -= 1
             if not self._counts[name]:
-                del self._masks[name], self._counts[name]
+                del self.masks[name], self._counts[name]
 
 
 class AdapterResidency:
@@ -226,7 +224,7 @@ class AdapterResidency:
 
     def is_adapter(self, model: str) -> bool:
         """True when some endpoint lists `model` as an adapter, or runs it as one."""
-        return model in self._listed or model in self._active
+        return model in self._listed.masks or model in self._active.masks
 
     def serving(self, model: str) -> Mask | None:
         """Slots that may serve `model`: those that list it, and those whose list is unknown. None: all of them."""

@@ -71,7 +71,9 @@ _STARTS: Final = np.array([start for start, _ in COLUMNS.values()])
 
 _INFLIGHT, _REQUESTS, _PROMPT, _EXPECTED, _UNCACHED, _NEW_KV, _STARTED, _FREE_AT = range(LEDGER_ROWS)
 _FOREIGN, _STEP, _SEQUENCE, _CONTEXT = map(ROWS.index, ("foreign", "step_ms", "sequence_ms", "context_ms"))
-_LOAD_MS, _OTHER_KV, _MEAN_WEIGHT = map(ROWS.index, ("load_ms", "other_kv_tokens", "mean_weight"))
+_LOAD_MS, _OTHER_KV, _KV_TOKENS, _MEAN_WEIGHT = map(
+    ROWS.index, ("load_ms", "other_kv_tokens", "kv_tokens", "mean_weight")
+)
 
 
 def new_block(slots: int) -> Floats:
@@ -132,6 +134,14 @@ class Columns(Protocol):
 
     def batch(self, slot: int, now: float) -> tuple[float, float]:
         """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
+        ...
+
+    def crowd(self, slot: int) -> float:
+        """Sequences at an endpoint for each of ours, one of ours more taken to be there."""
+        ...
+
+    def all_hold(self, tokens: float) -> bool:
+        """True when no slot's KV cache is smaller."""
         ...
 
     def load(self, now: float, stale_after_ms: float, pickers: float) -> tuple[Floats, Floats, Mask]:
@@ -251,6 +261,14 @@ class ReferenceColumns:
             context += min(max(0.0, elapsed / step), 2.0 * float(column[_EXPECTED]))
             context *= sequences / own
         return sequences, context
+
+    def crowd(self, slot: int) -> float:
+        """As `Columns.crowd`."""
+        return 1.0 + float(self._block[_FOREIGN, slot]) / (1.0 + float(self._block[_INFLIGHT, slot]))
+
+    def all_hold(self, tokens: float) -> bool:
+        """As `Columns.all_hold`."""
+        return bool((self._block[_KV_TOKENS] >= tokens).all())
 
     def load(self, now: float, stale_after_ms: float, pickers: float) -> tuple[Floats, Floats, Mask]:
         """As `Columns.load`."""

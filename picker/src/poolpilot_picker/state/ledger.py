@@ -10,8 +10,12 @@ from collections import deque
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from poolpilot_picker.state.endpoints import Endpoint
+
 if TYPE_CHECKING:
-    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable
+    from poolpilot_picker.state.endpoints import EndpointTable
 
 GAUGE_LAG_MS: Final = 250.0
 """An engine's gauges are those of the end of its last step: how much older than its sample a gauge may be."""
@@ -29,50 +33,23 @@ class Phase(IntEnum):
     RELEASED = 2
 
 
-class Booking:
+class Booking(msgspec.Struct, kw_only=True, eq=False):
     """One request in flight. Lengths in tokens, times in ms."""
 
-    __slots__ = (
-        "adapter",
-        "endpoint",
-        "expected_output",
-        "first_ms",
-        "inference",
-        "phase",
-        "placed_ms",
-        "prefill_ms",
-        "prompt_tokens",
-        "sequences",
-        "uncached_tokens",
-    )
-
-    def __init__(
-        self,
-        *,
-        endpoint: Endpoint,
-        placed_ms: float,
-        prompt_tokens: float,
-        uncached_tokens: float,
-        expected_output: float,
-        sequences: int,
-        prefill_ms: float,
-        adapter: str,
-        inference: bool = True,
-    ) -> None:
-        self.endpoint = endpoint
-        self.placed_ms = placed_ms
-        self.prompt_tokens = prompt_tokens
-        self.uncached_tokens = uncached_tokens
-        self.expected_output = expected_output
-        """Per sequence."""
-        self.sequences = sequences
-        self.prefill_ms = prefill_ms
-        self.first_ms = placed_ms
-        """Predicted, later observed, time of the first token."""
-        self.phase = Phase.PREFILL
-        self.adapter = adapter
-        self.inference = inference
-        """The engine counts it among its sequences while it is in flight."""
+    endpoint: Endpoint
+    placed_ms: float
+    prompt_tokens: float
+    uncached_tokens: float
+    expected_output: float
+    """Per sequence."""
+    sequences: int
+    prefill_ms: float
+    adapter: str
+    inference: bool = True
+    """The engine counts it among its sequences while it is in flight."""
+    first_ms: float = 0.0
+    """Predicted, later observed, time of the first token; from when it was booked."""
+    phase: Phase = Phase.PREFILL
 
     @property
     def released(self) -> bool:
@@ -225,7 +202,7 @@ class Ledger:
         return True
 
     def _drop_if_idle(self, endpoint: Endpoint) -> None:
-        if self._table.drop_if_idle(endpoint):
+        if endpoint.draining and self._table.drop_if_idle(endpoint):
             del self._accounts[endpoint]
 
     def forget(self, endpoint: Endpoint) -> None:
