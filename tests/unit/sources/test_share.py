@@ -7,6 +7,7 @@ import pytest
 
 from engine_pages import RecordingSink
 from poolpilot_picker.sources.cadence import Cadence, Plan
+from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http_response import Answer, Response
 from poolpilot_picker.sources.surroundings import Settings
@@ -183,3 +184,31 @@ def test_a_read_that_begins_a_little_late_does_not_shift_those_after_it_and_a_ve
     plan.begin()
     plan.succeeded(1_000.0, 50.0)
     assert plan.due_ms == 1_000.0
+
+
+async def test_first_pages_are_searched_one_in_a_turn_of_the_loop():
+    engines = Engines(40, 0.0)
+    samples, most = engines.sink.samples, 0
+    while len({address for address, _ in samples}) < 40:
+        engines.turn(5.0)
+        before = len(samples)
+        await asyncio.sleep(0)
+        most = max(most, len(samples) - before)
+    assert most == 1
+
+
+async def test_the_time_of_searches_is_counted(monkeypatch):
+    async def spent(search_ms):
+        engines = Engines(8, 0.0)
+
+        def slow(*arguments, **options):
+            engines.now += search_ms
+            return (yield from steps(*arguments, **options))
+
+        monkeypatch.setattr(PageReader, "steps", slow)
+        await engines.start()
+        return engines.source.meter.busy_s * 1000.0
+
+    steps = PageReader.steps
+    assert await spent(1.0) - await spent(0.0) == pytest.approx(8.0)
+    assert await spent(90.0) - await spent(0.0) == pytest.approx(16.0), "no longer than a turn can be"

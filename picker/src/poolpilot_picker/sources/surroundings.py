@@ -13,6 +13,7 @@ import msgspec
 from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.sources.http import Client, Limits
+from poolpilot_picker.sources.http_connection import Meter
 from poolpilot_picker.sources.stats import TelemetryStats
 from poolpilot_picker.state.endpoints import EndpointSpec
 
@@ -60,6 +61,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     now: Callable[[], float]
     settings: Settings
     stats: TelemetryStats
+    meter: Meter
+    """Time of the event loop that reading takes."""
     connect: Callable[[str, int], Client]
     token: BearerToken | None
     rng: random.Random

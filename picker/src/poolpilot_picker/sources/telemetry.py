@@ -97,6 +97,7 @@ class TelemetrySource:
             now=now,
             settings=settings,
             stats=self.stats,
+            meter=self.meter,
             connect=connect or (lambda host, port: HttpClient(host, port, tls=settings.tls, meter=self.meter)),
             token=token,
             rng=rng or random.Random(),

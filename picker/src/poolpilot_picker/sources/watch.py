@@ -38,6 +38,8 @@ _ACCEPT_TEXT: Final = "text/plain;version=0.0.4;q=1,text/*;q=0.5,*/*;q=0.1"
 _NOT_SELECTIVE: Final = frozenset(
     {ErrorKind.NOT_FOUND, ErrorKind.REDIRECT, ErrorKind.HTTP_STATUS, ErrorKind.CONTENT, ErrorKind.NO_FAMILIES}
 )
+_LONGEST_TURN_S: Final = 0.002
+"""What one turn of a search is counted as at most: more is a process that was not given the processor."""
 _Result = TypeVar("_Result")
 _UNKNOWN_MODELS: Final = frozenset(
     {ErrorKind.UNAUTHORIZED, ErrorKind.NOT_FOUND, ErrorKind.REDIRECT, ErrorKind.CONTENT, ErrorKind.TOO_LARGE}
@@ -343,14 +345,19 @@ class EndpointWatch:
     async def _in_turns(self, turns: Turns[_Result]) -> _Result:
         """Drives work that takes long, letting others go first after each turn."""
         # One page at a time: when hundreds of first answers arrive together, the loop must not be held by all of them.
+        # Those that find nobody searching would all go in one turn of the loop, so each waits for the next first.
+        now, meter = self._around.now, self._around.meter
         async with self._around.searching:
             while True:
+                await asyncio.sleep(0)
+                began = now()
                 try:
                     next(turns)
                 except StopIteration as end:
                     result: _Result = end.value
                     return result
-                await asyncio.sleep(0)
+                finally:
+                    meter.busy_s += min((now() - began) / 1000.0, _LONGEST_TURN_S)
 
     def _headers(self, token: BearerToken) -> Mapping[str, str]:
         return {**self._plain_headers, "Authorization": token.header()}
