@@ -41,7 +41,7 @@ class Found:
 
     @property
     def names(self) -> list[str]:
-        return [spec.name for spec in self.applied[-1]] if self.applied else []
+        return sorted(spec.name for spec in self.applied[-1]) if self.applied else []
 
     async def until(self, check: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -222,3 +222,28 @@ async def test_before_the_first_list_nothing_is_ready(there: Namespace, proxy: F
         assert found.discovery.status.missing == f"the InferencePool {there.name}/pool has not been read yet"
         proxy.refuse_always = None
         await found.until(lambda: found.discovery.status.ready)
+
+
+async def test_what_takes_long_is_not_done_all_the_time(there: Namespace, proxy: FaultProxy) -> None:
+    """Handing over the endpoints of a large pool costs requests their time: changes wait for each other."""
+    clock, takes_ms = [0.0], 100.0
+    found = Found(proxy, there.name, now=lambda: clock[0])
+    applied = found.applied.append
+
+    def slow(specs: list[EndpointSpec]) -> None:
+        clock[0] += takes_ms
+        applied(specs)
+
+    found.discovery._apply = slow
+    await there.run("a", "10.0.0.1", VLLM)
+    async with running(found):
+        await found.until(lambda: found.discovery.status.ready)
+        assert (len(found.applied), len(found.names)) == (1, 2)
+        for number in range(2, 8):
+            await there.run(f"p{number}", f"10.0.0.{number}", VLLM)
+        await there.remove("a")
+        await found.until(lambda: len(found.names) == 12)
+        assert len(found.applied) < 8, "not one for each of eight changes"
+        await there.api.delete(there.pool("pool", VLLM, 8000, 8001))
+        await found.until(lambda: found.names == [])
+        assert not found.discovery.status.ready

@@ -83,9 +83,3 @@ def test_the_younger_of_two_pods_has_the_address() -> None:
     specs, problems = one_per_address(made)
     assert [spec.uid for spec in specs] == ["uid-a"]
     assert problems == ["z-rank-0 and a-rank-0 are both ready at 10.0.0.1:8000: the younger counts"]
-
-
-def test_endpoints_are_sorted_whatever_the_order_of_pods() -> None:
-    pods = [pod("c", "10.0.0.3"), pod("a", "10.0.0.1"), pod("b", "10.0.0.2")]
-    specs, problems = one_per_address((one, endpoints_of(one, (8000,), ENGINES, "vllm")) for one in pods)
-    assert [spec.name for spec in specs] == ["a-rank-0", "b-rank-0", "c-rank-0"] and problems == []

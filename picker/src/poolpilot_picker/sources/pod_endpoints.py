@@ -57,7 +57,7 @@ def engine_label(labels: Mapping[str, str]) -> str | None:
 
 
 def one_per_address(pods: Iterable[tuple[Pod, list[EndpointSpec]]]) -> tuple[list[EndpointSpec], list[str]]:
-    """(endpoints sorted by name, problems). Of pods with one address the youngest has it: others are probably gone."""
+    """(endpoints, problems). Of pods with one address the youngest has it: others are probably gone."""
     taken: dict[str, EndpointSpec] = {}
     problems: list[str] = []
     for _, specs in sorted(pods, key=lambda one: (one[0].metadata.creation_timestamp or "", one[0].metadata.name)):
@@ -66,4 +66,4 @@ def one_per_address(pods: Iterable[tuple[Pod, list[EndpointSpec]]]) -> tuple[lis
             if other is not None:
                 problems.append(f"{other.name} and {spec.name} are both ready at {spec.address}: the younger counts")
             taken[spec.address] = spec
-    return sorted(taken.values(), key=lambda spec: spec.name), problems
+    return list(taken.values()), problems
