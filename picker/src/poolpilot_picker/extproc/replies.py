@@ -52,7 +52,7 @@ class ModeOverride(msgspec.Struct, frozen=True):
     response: BodyMode
 
 
-class Mutation(msgspec.Struct, frozen=True, kw_only=True):
+class Mutation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Changes to the headers, and where the request goes."""
 
     set_headers: Sequence[Field] = ()
@@ -65,7 +65,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
 NO_MUTATION = Mutation()
 
 
-class HeadersReply(msgspec.Struct, frozen=True, kw_only=True):
+class HeadersReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Answers RequestHeaders or ResponseHeaders."""
 
     request: bool
@@ -73,7 +73,7 @@ class HeadersReply(msgspec.Struct, frozen=True, kw_only=True):
     mode_override: ModeOverride | None = None
 
 
-class BodyReply(msgspec.Struct, frozen=True, kw_only=True):
+class BodyReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Answers one body message where the body is not streamed in full duplex."""
 
     request: bool
@@ -82,7 +82,7 @@ class BodyReply(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the body; None leaves it."""
 
 
-class StreamedReply(msgspec.Struct, frozen=True, kw_only=True):
+class StreamedReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One chunk towards the other side in full duplex."""
 
     request: bool
@@ -94,7 +94,7 @@ class StreamedReply(msgspec.Struct, frozen=True, kw_only=True):
     """Mode GRPC: the end of the stream, and no message with it."""
 
 
-class TrailersReply(msgspec.Struct, frozen=True, kw_only=True):
+class TrailersReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Answers trailers."""
 
     request: bool
@@ -102,7 +102,7 @@ class TrailersReply(msgspec.Struct, frozen=True, kw_only=True):
     """Where the request goes, as dynamic metadata: for a request that has a head and trailers and nothing between."""
 
 
-class ImmediateReply(msgspec.Struct, frozen=True, kw_only=True):
+class ImmediateReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Ends the exchange with an answer of the picker's own."""
 
     status: int

@@ -86,7 +86,7 @@ KNOWN_CHARACTERS: Final = 256
 _known: Final[dict[tuple[str | bytes | None, ...], RequestHead]] = {}
 
 
-class RequestHead(msgspec.Struct, kw_only=True):
+class RequestHead(msgspec.Struct, kw_only=True, gc=False):
     """What the headers say. New header names win over their aliases; of a repeated header the last one counts."""
 
     request_id: str

@@ -24,7 +24,7 @@ class RequestKind(StrEnum):
 _OTHER: Final = RequestKind.OTHER
 
 
-class PrefixChain(msgspec.Struct, frozen=True, eq=False):
+class PrefixChain(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Chained hashes of a prompt's leading blocks: equal hash = equal block with equal prefix.
 
     The first k blocks cover `ends[k-1]` estimated tokens, at most prompt tokens − 1: an engine always computes the last
@@ -43,7 +43,7 @@ class PrefixChain(msgspec.Struct, frozen=True, eq=False):
 NO_PREFIX = PrefixChain()
 
 
-class InferenceRequest(msgspec.Struct, kw_only=True):
+class InferenceRequest(msgspec.Struct, kw_only=True, gc=False):
     """One request as the decision sees it. Token counts are estimates until usage corrects them."""
 
     request_id: str
