@@ -6,6 +6,7 @@ import copy
 import math
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from core_pools import request
 from poolpilot_picker import compiled
 from poolpilot_picker.compiled._cost import Priced
+from poolpilot_picker.config.step_models import GENERIC
+from poolpilot_picker.learning.speed import ReferenceClock
 from poolpilot_picker.routing.cost_model import CostModel, CostParameters
 from poolpilot_picker.routing.pricing import Pricing
 from poolpilot_picker.routing.view import DecisionView
@@ -221,6 +224,11 @@ def test_keeps_the_account_as_the_reference_does(booked, rng):
         block[ROWS.index("foreign"), :5] = [0.0, 2.5, 0.0, 0.0, 0.0]
         block[ROWS.index("sequence_ms"), :5] = 0.04
     both = ReferenceColumns(blocks[0], 3), CORE.columns(blocks[1], 3)
+    model = msgspec.structs.replace(GENERIC, max_sequences=6)
+    clocks = {
+        both[0]: (ReferenceClock(model), CORE.clock(model)),
+        both[1]: (CORE.clock(model), ReferenceClock(model)),
+    }
     left = []
     now = NOW
     for slot, sequences, prompt, expected, uncached, prefill, how in booked:
@@ -243,6 +251,20 @@ def test_keeps_the_account_as_the_reference_does(booked, rng):
                     columns.leave_idle(gone[0], now)
         np.testing.assert_array_equal(*blocks)
         assert [both[0].batch(at, now) for at in range(3)] == [both[1].batch(at, now) for at in range(3)]
+        assert [both[0].crowd(at) for at in range(3)] == [both[1].crowd(at) for at in range(3)]
+        for columns in both:
+            # Each with its own clock, then with the other's kind.
+            columns.advance(slot, now, clocks[columns][0])
+            columns.advance(slot, now + 1.0, clocks[columns][1])
+        assert len({_hands(clock) for pair in clocks.values() for clock in pair[:1]}) == 1
+        assert len({_hands(clock) for pair in clocks.values() for clock in pair[1:]}) == 1
+        if rng.random() < 0.1:
+            for pair in clocks.values():
+                pair[0].restart(now)
+
+
+def _hands(clock):
+    return clock.since_ms, clock.at_ms, clock.step_sum, clock.step_weight
 
 
 @given(st.integers(1, 4), st.integers(0, 6), st.integers(0, 2**32))
@@ -283,6 +305,7 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
         columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), rng.choice((1e4, *odd)), arrays[0],
         arrays[1], rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:7]) if with_adapter else None,
     )  # fmt: skip
+    clock = CORE.clock(GENERIC)
     best = cost.cheapest(mask, rng)
     assert best == -1 or mask[best]
     assert cost.total.shape == (slots,)
@@ -292,6 +315,9 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
         columns.enter(slot, *[rng.choice(odd) for _ in range(6)])
         columns.leave(slot, *[rng.choice(odd) for _ in range(5)], True)
         columns.batch(slot, NOW)
+        columns.crowd(slot)
+        columns.advance(slot, rng.choice(odd), clock)
+    columns.all_hold(rng.choice(odd))
 
 
 def arguments(slots=3, **changed):
@@ -351,6 +377,21 @@ def test_arrays_that_do_not_fit_are_refused(changed):
         formula.price(**arguments(**changed))
 
 
+@pytest.mark.parametrize("wrong", [None, 7, "clock"])
+def test_a_clock_that_is_none_is_refused(wrong):
+    columns = CORE.columns(new_block(3), 3)
+    with pytest.raises((TypeError, AttributeError)):
+        columns.advance(0, NOW, wrong)
+
+
+@pytest.mark.parametrize("kind", [ReferenceColumns, CORE.columns])
+def test_the_smallest_cache_decides_whether_all_hold_a_prompt(kind):
+    block = new_block(4)
+    block[ROWS.index("kv_tokens"), :4] = [9_000.0, 500.0, 700.0, 10.0]
+    columns = kind(block, 3)
+    assert columns.all_hold(500.0) and not columns.all_hold(501.0) and kind(block, 0).all_hold(1e12)
+
+
 @pytest.mark.parametrize("mask", [mask2, floats3, np.zeros(6, dtype=np.bool_)[::2], None])
 def test_a_mask_that_does_not_fit_is_refused(mask):
     cost = CORE.cost(CostParameters()).price(**arguments())
@@ -378,6 +419,8 @@ def test_a_slot_that_is_not_there_is_refused(slot):
         lambda: columns.leave(slot, 1, 1, 1, 1, 1, True),
         lambda: columns.leave_idle(slot, NOW),
         lambda: columns.batch(slot, NOW),
+        lambda: columns.advance(slot, NOW, CORE.clock(GENERIC)),
+        lambda: columns.crowd(slot),
         lambda: cost.forecast(slot),
     ):
         with pytest.raises(IndexError):

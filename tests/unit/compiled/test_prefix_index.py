@@ -171,6 +171,8 @@ def test_a_slot_that_is_not_there_is_refused(method, slot):
         ([1, 2], [64.0], ValueError),
         ([-1], [64.0], OverflowError),
         ([2**64], [64.0], OverflowError),
+        ([2**64 + 1], [64.0], OverflowError),
+        ([-(2**80)], [64.0], OverflowError),
         (["a"], [64.0], TypeError),
         ([1.0], [64.0], TypeError),
         ([1], ["a"], TypeError),
@@ -185,6 +187,34 @@ def test_what_is_no_chain_is_refused_and_changes_nothing(hashes, ends, error):
     with pytest.raises(error):
         index.insert(PrefixChain(hashes=hashes, ends=ends), 0)
     assert (len(index), index.entries) == (0, 0)
+
+
+def test_what_was_refused_is_not_taken_for_what_was_read():
+    index = CORE.prefix_index()
+    index.resize(2)
+    whole = chain(("a", 3 * BLOCK))
+    index.insert(whole, 0)
+    broken = PrefixChain(hashes=[5, 6, "a"], ends=whole.ends)
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            index.match(broken)
+    assert index.match(whole).tolist() == [3.0 * BLOCK, 0.0]
+    index.match(chain(("b", 2 * BLOCK)))
+    index.insert(whole, 1)
+    assert index.match(whole).tolist() == [3.0 * BLOCK] * 2 and len(index) == 3
+    longer = [*whole.hashes]
+    index.match(PrefixChain(hashes=longer, ends=[*whole.ends, 4.0 * BLOCK]))
+    longer.append(7)
+    index.insert(PrefixChain(hashes=longer, ends=[*whole.ends, 4.0 * BLOCK]), 0)
+    assert len(index) == 4, "a list that has grown is another chain"
+
+
+@pytest.mark.parametrize("number", [2**60 - 1, 2**60, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_hash_has_up_to_64_bits(number):
+    index = CORE.prefix_index()
+    index.resize(1)
+    index.insert(PrefixChain(hashes=[number], ends=[1.0]), 0)
+    assert index.held(0) == [number]
 
 
 @pytest.mark.parametrize("slots", [-1, 1 << 30])

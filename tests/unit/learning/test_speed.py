@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from poolpilot_picker.config.step_models import GENERIC
 from poolpilot_picker.learning.speed import BOUNDS, GAIN, MAX_PREFILL_SHARE, SOFT_BAND, Residual, SpeedLearner
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 WINDOW = 5_000.0
 BATCH, CONTEXT = 16.0, 30_000.0
 NOBODY = Residual()
@@ -44,7 +46,7 @@ class Engine:
         believed = learner.prefill.factor(NOBODY)
         for _ in range(requests):
             self.now += WINDOW / requests
-            learner.advance(self.now, batch, CONTEXT)
+            learner.clock.advance(self.now, batch, CONTEXT)
             learner.placed(GENERIC.prefill(500, 0), ttft_ms * believed)
         if load_ms:
             learner.loading(load_ms, batch)
@@ -149,7 +151,7 @@ def test_an_adapter_load_does_not_pass_for_slowness():
     # A window full of loads teaches nothing, however bad it looks.
     learner.loading(2_000.0, BATCH)
     learner.placed(10.0, 50.0)
-    learner.advance(engine.now + WINDOW, BATCH, CONTEXT)
+    learner.clock.advance(engine.now + WINDOW, BATCH, CONTEXT)
     close(learner, engine.now + WINDOW, inter_token_s=900.0, tokens=1_000.0, ttft_s=50.0, first_tokens=5.0)
     assert learner.lessons == lessons
     assert alone(learner.prefill) == pytest.approx(1.0, rel=0.02)
@@ -159,8 +161,8 @@ def test_an_adapter_load_does_not_pass_for_slowness():
 def test_less_is_learned_from_few_tokens_and_few_requests():
     few, many = SpeedLearner(GENERIC), SpeedLearner(GENERIC)
     for learner, tokens, firsts in ((few, 60.0, 1.0), (many, 5_000.0, 100.0)):
-        learner.advance(0.0, BATCH, CONTEXT)
-        learner.advance(WINDOW, BATCH, CONTEXT)
+        learner.clock.advance(0.0, BATCH, CONTEXT)
+        learner.clock.advance(WINDOW, BATCH, CONTEXT)
         learner.placed(10.0, 100.0)
         itl = 2 * GENERIC.step(BATCH, CONTEXT) / 1000.0
         close(learner, WINDOW, inter_token_s=tokens * itl, tokens=tokens, ttft_s=firsts * 0.2, first_tokens=firsts)
@@ -171,8 +173,8 @@ def test_less_is_learned_from_few_tokens_and_few_requests():
 
 def test_a_batch_beyond_the_limit_is_not_predicted_to_decode():
     learner, model = SpeedLearner(GENERIC), GENERIC
-    learner.advance(0.0, 1_000.0, CONTEXT)
-    learner.advance(WINDOW, 1_000.0, CONTEXT)
+    learner.clock.advance(0.0, 1_000.0, CONTEXT)
+    learner.clock.advance(WINDOW, 1_000.0, CONTEXT)
     itl = model.step(model.max_sequences, CONTEXT) / 1000.0
     close(learner, WINDOW, inter_token_s=5_000 * itl, tokens=5_000.0)
     assert alone(learner.decode) == pytest.approx(1.0)
@@ -181,7 +183,7 @@ def test_a_batch_beyond_the_limit_is_not_predicted_to_decode():
 def test_what_was_withdrawn_is_compared_with_nothing():
     taught, untaught = SpeedLearner(GENERIC), SpeedLearner(GENERIC)
     for learner in (taught, untaught):
-        learner.advance(0.0, 1.0, 0.0)
+        learner.clock.advance(0.0, 1.0, 0.0)
         for _ in range(10):
             learner.placed(10.0, 100.0)
     # Three that never ran were predicted to be very slow.
@@ -196,7 +198,7 @@ def test_what_was_withdrawn_is_compared_with_nothing():
 
 def test_what_was_withdrawn_later_does_not_touch_another_window():
     learner = SpeedLearner(GENERIC)
-    learner.advance(0.0, 1.0, 0.0)
+    learner.clock.advance(0.0, 1.0, 0.0)
     window = learner.placed(100.0, 900.0)
     learner.restart_window(1_000.0)
     learner.placed(10.0, 100.0)
@@ -210,7 +212,7 @@ def test_a_restart_forgets_the_window_and_keeps_the_hardware():
     learner, engine = SpeedLearner(GENERIC), Engine(slower=2.0)
     settled(learner, engine, 6)
     decode = learner.decode.log
-    learner.advance(engine.now + 100, 400.0, CONTEXT)
+    learner.clock.advance(engine.now + 100, 400.0, CONTEXT)
     learner.placed(9_000.0, 90_000.0)
     learner.restart_window(engine.now + 200)
     assert learner.decode.log == decode
@@ -250,7 +252,7 @@ def test_residuals_stay_within_bounds_whatever_is_read(windows, peer):
     now = 0.0
     for inter_token, tokens, ttft, firsts, elapsed, batch, placed in windows:
         now += elapsed
-        learner.advance(now, batch, batch * 1_000)
+        learner.clock.advance(now, batch, batch * 1_000)
         for number in range(placed):
             learner.placed(elapsed, 10.0**number)
         believed = learner.prefill.factor(peers)

@@ -3,8 +3,9 @@
 Run `python -m poolpilot_lab.bench.pick` (options: --endpoints, --blocks, --requests, --cores). The pool is in a steady
 state: 200 requests of ours are in flight, at least one for each endpoint, and samples are fresh. `shared`: prompts of
 which the first three quarters are one of 40 common beginnings; `new`: prompts that nobody sent before; `adapter`: as
-`shared`, for one of eight adapters. The cores take turns. The last column is the time of one addition of two arrays
-with four elements, measured in between: what the machine is worth at that moment.
+`shared`, for one of eight adapters; `silent`: as `shared`, a minute after the last sample. The cores take turns. The
+last column is the time of one addition of two arrays with four elements, measured in between: what the machine is worth
+at that moment.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 BLOCK_TOKENS: Final = 64
 KV_TOKENS: Final = 200_000
 ADAPTERS: Final = tuple(f"adapter-{index}" for index in range(8))
-CASES: Final = ("shared", "new", "adapter")
+CASES: Final = ("shared", "new", "adapter", "silent")
+SILENCE_MS: Final = 60_000.0
 CORES: Final = ("compiled", "reference")
 IN_FLIGHT: Final = 200
 TURNS: Final = 5
@@ -100,8 +102,10 @@ class Bench:
         clock, array = time.thread_time_ns, np.ones(4)
         looks = [clock() for _ in range(1_000)]
         look = sorted(late - early for early, late in itertools.pairwise(looks))[500]
+        if case == "silent":
+            self._now += SILENCE_MS
         for position, request in enumerate([self._request(case) for _ in range(requests)]):
-            if position % 50 == 0:
+            if position % 50 == 0 and case != "silent":
                 self._sample()
             self._now += self._gap_ms
             start = clock()

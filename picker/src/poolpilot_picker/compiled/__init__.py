@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from poolpilot_picker.compiled._columns import Columns
+    from poolpilot_picker.compiled._columns import Clock, Columns
     from poolpilot_picker.compiled._cost import Cost
     from poolpilot_picker.compiled._pages import Layout
     from poolpilot_picker.compiled._prefix import PrefixIndex
@@ -24,15 +24,13 @@ VARIABLE: Final = "POOLPILOT_CORE"
 
 
 class Core(NamedTuple):
-    """What is compiled, and what it calls the rows of its arrays."""
+    """What is compiled, and what it calls the rows of a block."""
 
     columns: type[Columns]
+    clock: type[Clock]
     cost: type[Cost]
     prefix_index: type[PrefixIndex]
     rows: tuple[str, ...]
-    terms: tuple[str, ...]
-    out_rows: int
-    total_row: int
     layout: type[Layout]
     same_head: Callable[[bytes | bytearray, int, bytes, bytes], tuple[int, int] | None]
     stream: type[Stream]
@@ -53,12 +51,10 @@ def load() -> Core:
 
     return Core(
         columns=_columns.Columns,
+        clock=_columns.Clock,
         cost=_cost.Cost,
         prefix_index=_prefix.PrefixIndex,
         rows=_columns.ROWS,
-        terms=_cost.TERMS,
-        out_rows=_cost.OUT_ROWS,
-        total_row=_cost.TOTAL_ROW,
         layout=_pages.Layout,
         same_head=_pages.same_head,
         stream=_wire.Stream,

@@ -12,11 +12,19 @@ cdef enum:
     ROW_COUNT
 
 
+cdef class Clock:
+    cdef public double since_ms, at_ms, step_sum, step_weight
+    cdef double step_ms, sequence_ms, context_ms, max_sequences
+
+    cdef void _advance(self, double now, double sequences, double context) noexcept
+
+
 cdef class Columns:
     cdef double[:, ::1] _block
     cdef Py_ssize_t _slots
 
     cdef Py_ssize_t _checked(self, Py_ssize_t slot) except -1
+    cdef double _batch(self, Py_ssize_t slot, double now, double* of_context) noexcept
     cdef bint _all_heard(self, double since) noexcept
     cdef int _estimate(
         self, double now, double stale_after_ms, double pickers, double* foreign, double* other_kv, uint8_t* unknown

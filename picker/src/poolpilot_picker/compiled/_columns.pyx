@@ -4,6 +4,7 @@
 Does what `ReferenceColumns` in `state/columns.py` does, operation by operation.
 """
 
+from libc.math cimport INFINITY
 from libc.stdint cimport uint8_t
 
 import numpy as np
@@ -19,6 +20,36 @@ ROWS = (
     "mean_weight",
 )
 """What the rows of a block must be."""
+
+
+cdef class Clock:
+    """An endpoint's predicted step time, summed over the running window. Does what `ReferenceClock` does."""
+
+    def __init__(self, model):
+        self.step_ms, self.sequence_ms, self.context_ms = model.step_ms, model.sequence_ms, model.context_ms
+        self.max_sequences = model.max_sequences
+        self.since_ms = INFINITY
+
+    def restart(self, double now):
+        """A new window begins."""
+        self.since_ms = self.at_ms = now
+        self.step_sum = self.step_weight = 0.0
+
+    def advance(self, double now, double sequences, double context_tokens):
+        """Accounts for the time since the last call, during which this many sequences were here."""
+        self._advance(now, sequences, context_tokens)
+
+    cdef void _advance(self, double now, double sequences, double context) noexcept:
+        cdef double elapsed = now - self.at_ms, weight
+        self.at_ms = now
+        if self.since_ms == INFINITY:
+            self.since_ms = now
+        elif elapsed > 0.0 and sequences > 0.0:
+            weight = elapsed * sequences
+            self.step_sum += weight * (
+                self.step_ms + self.sequence_ms * smaller(self.max_sequences, sequences) + self.context_ms * context
+            )
+            self.step_weight += weight
 
 
 cdef class Columns:
@@ -148,7 +179,18 @@ cdef class Columns:
 
     def batch(self, Py_ssize_t slot, double now):
         """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
-        self._checked(slot)
+        cdef double context, sequences = self._batch(self._checked(slot), now, &context)
+        return sequences, context
+
+    def advance(self, Py_ssize_t slot, double now, clock not None):
+        """Tells the endpoint's clock what ran there since it was last told."""
+        cdef double context, sequences = self._batch(self._checked(slot), now, &context)
+        if type(clock) is Clock:
+            (<Clock> clock)._advance(now, sequences, context)
+        else:
+            clock.advance(now, sequences, context)
+
+    cdef double _batch(self, Py_ssize_t slot, double now, double* of_context) noexcept:
         cdef double own = self._block[INFLIGHT, slot], context = self._block[PROMPT_TOKENS, slot]
         cdef double sequences = own + self._block[FOREIGN, slot]
         if own > 0.0:
@@ -157,7 +199,8 @@ cdef class Columns:
                 self._block[STEP_MS, slot], self._block[SEQUENCE_MS, slot], self._block[CONTEXT_MS, slot], now,
             )
             context *= sequences / own
-        return sequences, context
+        of_context[0] = context
+        return sequences
 
     def crowd(self, Py_ssize_t slot):
         """Sequences at an endpoint for each of ours, one of ours more taken to be there."""

@@ -1,14 +1,9 @@
 import random
-from typing import Final
 
 from poolpilot_picker.compiled._columns import Columns
 from poolpilot_picker.routing.cost_model import CostParameters
 from poolpilot_picker.routing.decision import Forecast
 from poolpilot_picker.state.columns import Floats, Mask
-
-TERMS: Final[tuple[str, ...]]
-OUT_ROWS: Final[int]
-TOTAL_ROW: Final[int]
 
 class Priced:
     @property

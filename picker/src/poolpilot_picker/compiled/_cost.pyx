@@ -31,8 +31,6 @@ TERMS = (
     "slow_start", "preempting", "failures",
 )
 """Names of the first rows of `Priced`; the row after them is their sum."""
-OUT_ROWS = int(OUT_COUNT)
-TOTAL_ROW = int(TOTAL)
 
 cdef double LEAST_CHUNK = 256.0
 cdef double KV_ROOM = 0.9
@@ -46,7 +44,7 @@ cdef struct Arrays:
 
 
 cdef class Priced:
-    """What one request costs at every slot. Its rows lie in memory of its own, shape (OUT_ROWS, slots)."""
+    """What one request costs at every slot. Its rows lie in memory of its own, shape (OUT_COUNT, slots)."""
 
     cdef double* _rows
     cdef Py_ssize_t _slots

@@ -121,10 +121,8 @@ class Learners:
     def advance(self, endpoint: Endpoint, now: float) -> None:
         """Call before the account of an endpoint changes: accounts for the time since its last change."""
         learner = self._of.get(endpoint)
-        if learner is None:
-            return
-        sequences, context = self._table.columns.batch(endpoint.slot, now)
-        learner.speed.advance(now, sequences, context)
+        if learner is not None:
+            self._table.columns.advance(endpoint.slot, now, learner.speed.clock)
 
     # ---- failures
 

@@ -123,11 +123,13 @@ class Pool:
         if request.only_if_cached and cached <= 0:
             raise PreconditionFailed("no decode worker has the requested KV cache")
         decision = Decision(
-            endpoints=[self.table.at(slot) for slot in slots],
+            endpoints=[self.table.at(chosen)] if len(slots) == 1 else [self.table.at(slot) for slot in slots],
             forecast=view.cost.forecast(chosen) if view.cost is not None else _unpredicted(view, cached),
             view=view,
         )
-        receipt = self._receipt(request, decision)
+        receipt = None
+        if request.receipt_wanted or self._rng.random() < self.settings.receipt_share:
+            receipt = self._receipt(request, decision)
         observe = self._wants_observation(request)
         booking, lesson = self._book(decision, cached)
         self.policy.placed(view, chosen)
@@ -200,8 +202,6 @@ class Pool:
 
     def _receipt(self, request: InferenceRequest, decision: Decision) -> Receipt | None:
         """Remembers a sampled or asked-for decision; the receipt itself only for who asked."""
-        if not request.receipt_wanted and self._rng.random() >= self.settings.receipt_share:
-            return None
         snapshot = Snapshot(self.name, decision)
         self.receipts.add(snapshot)
         return snapshot.write() if request.receipt_wanted else None
@@ -209,7 +209,7 @@ class Pool:
     def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
         """All of it or, if something fails, none: whoever then places the request in another way finds it unbooked."""
         endpoint, forecast, view = decision.endpoints[0], decision.forecast, decision.view
-        request, now = view.request, view.now
+        request, now, inference = view.request, view.now, view.request.is_inference
         booking = Booking(
             endpoint=endpoint,
             placed_ms=now,
@@ -219,11 +219,11 @@ class Pool:
             sequences=request.sequences,
             prefill_ms=forecast.prefill_ms + forecast.adapter_ms,
             adapter=view.adapter,
-            inference=request.is_inference,
+            inference=inference,
         )
         self._learners.advance(endpoint, now)
         self.prefixes.insert(request.prefix, endpoint.slot)
-        lesson = self._teach(decision, cached) if request.is_inference else None
+        lesson = self._teach(decision, cached) if inference else None
         self.ledger.book(booking, now)
         if view.adapter:
             try:

@@ -8,7 +8,9 @@ was placed in it. Prefill and decode are learned apart. What an endpoint has not
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+from poolpilot_picker import compiled
 
 if TYPE_CHECKING:
     from poolpilot_picker.config.step_models import StepModel
@@ -68,6 +70,54 @@ class Residual:
         return math.exp(common + math.copysign(max(abs(apart) - SOFT_BAND, 0.0), apart))
 
 
+class Clock(Protocol):
+    """An endpoint's predicted step time, summed over the running window."""
+
+    since_ms: float
+    """When the window began; inf: it has not yet."""
+    at_ms: float
+    """Until when it is accounted for."""
+    step_sum: float
+    """Step times in ms, each times its weight."""
+    step_weight: float
+    """Sequences times milliseconds."""
+
+    def advance(self, now: float, sequences: float, context_tokens: float) -> None:
+        """Accounts for the time since the last call, during which this many sequences were here."""
+        ...
+
+    def restart(self, now: float) -> None:
+        """A new window begins."""
+        ...
+
+
+class ReferenceClock:
+    """The clock in Python; `compiled/_columns.pyx` does the same."""
+
+    __slots__ = ("_model", "at_ms", "since_ms", "step_sum", "step_weight")
+
+    def __init__(self, model: StepModel) -> None:
+        self._model = model
+        self.since_ms = math.inf
+        self.at_ms = self.step_sum = self.step_weight = 0.0
+
+    def restart(self, now: float) -> None:
+        """As `Clock.restart`."""
+        self.since_ms = self.at_ms = now
+        self.step_sum = self.step_weight = 0.0
+
+    def advance(self, now: float, sequences: float, context_tokens: float) -> None:
+        """As `Clock.advance`."""
+        elapsed = now - self.at_ms
+        self.at_ms = now
+        if self.since_ms == math.inf:
+            self.since_ms = now
+        elif elapsed > 0 and sequences > 0:
+            weight = elapsed * sequences
+            self.step_sum += weight * self._model.step(min(sequences, self._model.max_sequences), context_tokens)
+            self.step_weight += weight
+
+
 class SpeedLearner:
     """One endpoint's residuals. They multiply the profile's times (> 1: slower than the profile)."""
 
@@ -80,26 +130,15 @@ class SpeedLearner:
         """Windows that taught something, of prefill and of decode."""
         self.window = 0
         """Number of the running window: what a placement keeps, to be withdrawn from it and no other."""
-        self._since_ms: float | None = None
-        self._at_ms = 0.0
+        core = compiled.in_force
+        self.clock: Clock = ReferenceClock(model) if core is None else core.clock(model)
+        """To be told, before the account of the endpoint changes, what ran there until then."""
         self._clear()
 
     def _clear(self) -> None:
-        self._step_sum = self._step_weight = self._work_ms = 0.0
-        self._ttft_sum = 0.0
+        self._work_ms = self._ttft_sum = 0.0
         self._ttft_count = 0
         self._loading_ms = self._stalled_ms = 0.0
-
-    def advance(self, now: float, sequences: float, context_tokens: float) -> None:
-        """Accounts for the time since the last call, during which this many sequences were here."""
-        elapsed = now - self._at_ms
-        self._at_ms = now
-        if self._since_ms is None:
-            self._since_ms = now
-        elif elapsed > 0 and sequences > 0:
-            weight = elapsed * sequences
-            self._step_sum += weight * self.model.step(min(sequences, self.model.max_sequences), context_tokens)
-            self._step_weight += weight
 
     def placed(self, work_ms: float, ttft_ms: float) -> int:
         """A request was placed here: its prefill work by the profile, and the TTFT that was predicted for it (0: none
@@ -127,11 +166,12 @@ class SpeedLearner:
 
     def window_at(self, placed_ms: float) -> int:
         """Number of the window that a placement of that time counts in; one that is over has number −1."""
-        return self.window if self._since_ms is None or placed_ms >= self._since_ms else -1
+        since = self.clock.since_ms
+        return self.window if since == math.inf or placed_ms >= since else -1
 
     def due(self, now: float) -> bool:
         """True once the window is long enough to be closed."""
-        return self._since_ms is not None and now - self._since_ms >= WINDOW_MS
+        return now - self.clock.since_ms >= WINDOW_MS
 
     def close_window(
         self, now: float, *, inter_token_s: float, tokens: float, ttft_s: float, first_tokens: float, prefill: float
@@ -141,7 +181,8 @@ class SpeedLearner:
 
         Adapter loads stall the whole batch: their time is taken out, and the more there was of it the less is learned.
         """
-        elapsed = max(1.0, now - self._since_ms) if self._since_ms is not None else WINDOW_MS
+        since = self.clock.since_ms
+        elapsed = max(1.0, now - since) if since != math.inf else WINDOW_MS
         share = prefill * self._work_ms / elapsed
         self.prefill_share += SHARE_SMOOTHING * (min(share, MAX_PREFILL_SHARE) - self.prefill_share)
         clean = GAIN * max(0.0, 1.0 - self._loading_ms / (MOST_LOADING * elapsed))
@@ -151,12 +192,12 @@ class SpeedLearner:
 
     def _learn_decode(self, gain: float, inter_token_ms: float, tokens: float) -> None:
         readable = LEAST_TOKENS < tokens < math.inf and 0.0 < inter_token_ms < math.inf
-        if gain <= 0.0 or not readable or self._step_weight <= 0.0:
+        if gain <= 0.0 or not readable or self.clock.step_weight <= 0.0:
             self.decode.fade()
             return
         decoding = max(inter_token_ms - self._stalled_ms, BOUNDS[0] * inter_token_ms)
         observed = decoding / tokens * (1.0 - self.prefill_share)
-        factor = _clamp(observed / (self._step_sum / self._step_weight), *BOUNDS)
+        factor = _clamp(observed / (self.clock.step_sum / self.clock.step_weight), *BOUNDS)
         self.decode.learn(factor, gain * tokens / (tokens + HALF_TRUST_TOKENS))
         self.lessons += 1
 
@@ -173,6 +214,6 @@ class SpeedLearner:
 
     def restart_window(self, now: float) -> None:
         """Forgets the running window: after an engine restart its counters mean something else."""
-        self._since_ms = self._at_ms = now
+        self.clock.restart(now)
         self.window += 1
         self._clear()

@@ -92,6 +92,14 @@ def reset(block: Floats) -> Floats:
     return block
 
 
+class ClockLike(Protocol):
+    """What is told how many sequences were at an endpoint, and for how long."""
+
+    def advance(self, now: float, sequences: float, context_tokens: float) -> None:
+        """Accounts for the time since the last call, during which this many sequences were here."""
+        ...
+
+
 class Columns(Protocol):
     """The account's arithmetic on the slots in use of a block. Lengths in tokens: `prompt` and `expected` of each of
     the booking's sequences, `uncached` of all of them."""
@@ -134,6 +142,10 @@ class Columns(Protocol):
 
     def batch(self, slot: int, now: float) -> tuple[float, float]:
         """(sequences, their context tokens) that run at an endpoint now, others' taken to be like ours."""
+        ...
+
+    def advance(self, slot: int, now: float, clock: ClockLike) -> None:
+        """Tells the endpoint's clock what ran there since it was last told."""
         ...
 
     def crowd(self, slot: int) -> float:
@@ -261,6 +273,10 @@ class ReferenceColumns:
             context += min(max(0.0, elapsed / step), 2.0 * float(column[_EXPECTED]))
             context *= sequences / own
         return sequences, context
+
+    def advance(self, slot: int, now: float, clock: ClockLike) -> None:
+        """As `Columns.advance`."""
+        clock.advance(now, *self.batch(slot, now))
 
     def crowd(self, slot: int) -> float:
         """As `Columns.crowd`."""

@@ -122,6 +122,8 @@ class EndpointTable:
         self._eligible: Mask = np.zeros(self.block.shape[1], dtype=np.bool_)
         self._by_key: dict[tuple[str, int], Endpoint] = {}
         self._by_address: dict[str, Endpoint] = {}
+        self.any_wanted = False
+        """Some endpoint may be chosen."""
         self.generation = 0
         """Grows with every change of the set of endpoints: what is derived from it can be cached by it."""
         self._resize()
@@ -146,11 +148,6 @@ class EndpointTable:
         self.eligible = self._eligible[:length]
         self.columns = columns(self.block, length)
         self.account = Account(self.block if self.sharing is None else self.sharing.block, length)
-
-    @property
-    def any_wanted(self) -> bool:
-        """True when some endpoint may be chosen."""
-        return bool(self._by_address)
 
     def find(self, address: str) -> Endpoint | None:
         """The wanted endpoint at `ip:port`, if any."""
@@ -211,6 +208,7 @@ class EndpointTable:
                     known.model = self._model_of(spec)
                     self._apply_model(known)
         self._by_address = {endpoint.address: endpoint for endpoint in self._by_key.values() if not endpoint.draining}
+        self.any_wanted = bool(self._by_address)
         self.mean_weight[:] = self.eligible / max(1, len(wanted))
         self.generation += 1
         return added, removed

@@ -162,7 +162,8 @@ class Ledger:
                 moved = now
             shifted += (moved - first) * booking.sequences
             booking.first_ms = moved
-        own.started_sum_ms[slot] += shifted
+        if shifted:
+            own.started_sum_ms[slot] += shifted
 
     def first_token(self, booking: Booking, now: float) -> None:
         """The first token was seen: the prefill queue of the endpoint is corrected by half of the error."""
