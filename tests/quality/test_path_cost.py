@@ -160,7 +160,7 @@ def served_by(way: Way) -> int:
 
 async def test_a_short_chat_in_full_duplex(core: str) -> None:
     python, native, writes, written = await measured(Recording("short"))
-    assert python <= {"compiled": 64, "reference": 151}[core], f"{python} calls of Python functions"
+    assert python <= {"compiled": 63, "reference": 151}[core], f"{python} calls of Python functions"
     assert native <= {"compiled": 67, "reference": 219}[core], f"{native} calls of C functions"
     assert writes == 2, "one for each read that asks for an answer"
     assert written <= 1_730, f"{written} bytes written, of which 1,380 are the two bodies"
@@ -168,8 +168,8 @@ async def test_a_short_chat_in_full_duplex(core: str) -> None:
 
 async def test_a_short_chat_in_the_best_mode(core: str) -> None:
     python, native, writes, written = await measured(Recording("best"))
-    assert python <= {"compiled": 67, "reference": 125}[core], f"{python} calls of Python functions"
-    assert native <= {"compiled": 75, "reference": 176}[core], f"{native} calls of C functions"
+    assert python <= {"compiled": 57, "reference": 124}[core], f"{python} calls of Python functions"
+    assert native <= {"compiled": 62, "reference": 176}[core], f"{native} calls of C functions"
     assert writes == 3
     assert written <= 210, f"{written} bytes written"
 

@@ -26,13 +26,20 @@ from poolpilot_picker.extproc.wire.calls import Service
 from poolpilot_picker.extproc.wire.connection import Connection
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import RequestReader
+from poolpilot_picker.extproc.wire.hpack import Decoder, encode
 from poolpilot_picker.extproc.wire.limits import Held, Limits
 from poolpilot_picker.extproc.wire.stream import NO_CALL
 from wire_traffic import BLOCK, BUFFERED_PARTIAL, DUPLEX, NONE, DataPlane
 
 CORE = compiled.load()
 LIMITS = Limits(
-    max_message_bytes=9_000, max_streams=6, stream_window=30_000, connection_window=70_000, frames_at_once=9
+    max_message_bytes=9_000,
+    max_streams=6,
+    stream_window=30_000,
+    connection_window=70_000,
+    frames_at_once=9,
+    early_resets=3.0,
+    early_resets_per_s=0.0,
 )
 NAMES = (("x-gateway-destination-endpoint", "10.0.0.1:8000"), ("content-length", "1"), ("x-\u00e9", "\udcff\u20ac"))
 SIZES = (0, 1, 2, 100, 116, 117, 118, 121, 122, 127, 128, 5_000, 16_300, 16_360, 16_384, 20_000)
@@ -206,8 +213,94 @@ def test_chunks_of_every_size(size: int, over: bool, request_side: bool) -> None
     assert len(with_core[1][-1]) > 2 * size
 
 
+def prefixed(message: bytes, flag: int = 0) -> bytes:
+    """A gRPC message."""
+    return bytes((flag,)) + len(message).to_bytes(4, "big") + message
+
+
+BODY = prefixed(b"\x2a\x05\x0a\x03abc")
+BEGIN = frames.frame(frames.HEADERS, 4, 1, BLOCK)
+ASKED = frames.frame(frames.DATA, 0, 1, prefixed(b"\x1a\0"))
+MEASURED = encode([*Decoder(list, 65_536).decode(BLOCK), (b"content-length", b"12")])
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [BEGIN + ASKED + frames.frame(0, 0, 1, prefixed(b"\x2a\x05\x0a\x03abc", 1))],
+        [BEGIN + ASKED + frames.frame(0, 1, 1, BODY) + frames.frame(0, 0, 1, BODY)],
+        [BEGIN + frames.frame(0, 1, 1, b"") + frames.frame(0, 0, 1, BODY)],
+        [BEGIN + frames.frame(0, 1, 1, BODY[:7]) + frames.frame(0, 0, 1, BODY)],
+        [BEGIN + ASKED + frames.frame(0, 8, 1, b"\2" + BODY + b"\0\0")],
+        [BEGIN + ASKED + frames.frame(0, 2, 1, BODY) + frames.frame(0, 0, 1, b"")],
+        [BEGIN + ASKED + frames.frame(0, 0, 1, BODY + BODY)],
+        [BEGIN + ASKED + frames.frame(0, 0, 1, BODY[:7]) + frames.frame(0, 0, 1, BODY[7:]) + ASKED],
+        # What looks like a message is the body of one.
+        [
+            BEGIN
+            + ASKED
+            + frames.frame(0, 0, 1, b"\0\0\0\0" + bytes((len(BODY),)))
+            + frames.frame(0, 0, 1, BODY)
+            + ASKED
+        ],
+        [BEGIN + ASKED, frames.frame(0, 0, 1, prefixed(b"\x2a" + bytes(9_000))) + ASKED],
+        [BEGIN + ASKED, *[frames.frame(0, 0, 1, prefixed(b"\x2a\xa0\x1f\x0a\x9d\x1f" + bytes(3_997)))] * 20],
+        [BEGIN, *[frames.frame(0, 0, 1, bytes(16_384))] * 3],
+        [frames.frame(frames.HEADERS, 4, 3, BLOCK) + BEGIN],
+        [BEGIN + ASKED + frames.rst_stream(1, 8) + BEGIN],
+        [BEGIN + ASKED + frames.rst_stream(1, 8) + ASKED + frames.rst_stream(1, 8)],
+        [BEGIN + ASKED + BEGIN],
+        [BEGIN + frames.frame(frames.HEADERS, 4, 2, BLOCK)],
+        [BEGIN + frames.frame(frames.HEADERS, 4, 2**31 + 3, BLOCK) + frames.frame(0, 0, 2**31 + 3, BODY)],
+        [BEGIN + frames.frame(frames.HEADERS, 5, 3, BLOCK)],
+        [BEGIN + frames.frame(frames.HEADERS, 0, 3, BLOCK) + frames.frame(frames.CONTINUATION, 4, 3, b"")],
+        [BEGIN + frames.frame(frames.HEADERS, 0, 3, BLOCK) + ASKED],
+        [BEGIN + frames.frame(frames.HEADERS, 4, 3, b"\x82"), frames.frame(frames.HEADERS, 4, 5, b"\x82")],
+        [frames.frame(frames.HEADERS, 4, number, BLOCK) for number in range(1, 21, 2)],
+        [frames.frame(frames.HEADERS, 4, 1, MEASURED), frames.frame(frames.HEADERS, 4, 3, MEASURED), *[ASKED] * 3],
+        [BEGIN + frames.rst_stream(1, 8)],
+        [BEGIN + ASKED + frames.frame(frames.RST_STREAM, 0, 1, b"\0\0\0")],
+        [BEGIN + ASKED + frames.frame(frames.RST_STREAM, 0, 7, b"\0\0\0\0")],
+        [BEGIN + ASKED + frames.frame(0, 0, 9, BODY)],
+        [BEGIN + ASKED + frames.frame(frames.WINDOW_UPDATE, 0, 1, b"\0\0\0\0") + ASKED],
+        [BEGIN + ASKED + frames.goaway(1, 0) + ASKED + frames.ping(b"12345678")],
+        [BEGIN + ASKED + frames.frame(0, 0, 1, bytes(16_385))],
+        [frames.frame(frames.HEADERS, 4, 1, BLOCK[:-1]), ASKED],
+    ],
+)
+@pytest.mark.parametrize("window", [0, 30, 2**20])
+def test_frames_that_are_not_as_nearly_all_are(reads: list[bytes], window: int) -> None:
+    answers: list[list[Reply]] = [[HeadersReply(request=False)], [BodyReply(request=False)]]
+    for several in (reads, [b"".join(reads)]):
+        with_core = served(CORE, [hello(window), *several], answers, set())
+        assert with_core == served(None, [hello(window), *several], answers, set())
+
+
+def test_resets_before_an_answer_are_counted() -> None:
+    reads = [hello(2**20), *[frames.frame(1, 4, n, BLOCK) + frames.rst_stream(n, 8) for n in range(1, 13, 2)]]
+    with_core = served(CORE, reads, [], set())
+    assert with_core == served(None, reads, [], set())
+    failure = with_core[3][3]
+    assert failure is not None and "before they are answered" in failure[1]
+
+
+def test_replies_beyond_the_connection_window_wait() -> None:
+    answers: list[list[Reply]] = [[StreamedReply(request=False, chunk=bytes(16_000), end_of_stream=False)]]
+    reads = [hello(2**20), BEGIN, *[ASKED] * 6]
+    with_core = served(CORE, reads, answers, set())
+    assert with_core == served(None, reads, answers, set())
+    assert with_core[3][0] == 0 and with_core[3][4] > 16_000
+
+
+def test_nothing_of_a_new_connection_is_familiar_before_its_settings() -> None:
+    for reads in ([frames.PREFACE + BEGIN], [frames.PREFACE, BEGIN + ASKED], [frames.PREFACE + ASKED]):
+        assert served(CORE, reads, [], set()) == served(None, reads, [], set())
+
+
 def messages(reader: RequestReader | None = None) -> Any:
-    return CORE.messages(reader or RequestReader(), ReplyWriter(), (StreamedReply, HeadersReply, NO_MUTATION), b"", 100)
+    return CORE.messages(
+        reader or RequestReader(), ReplyWriter(), (StreamedReply, HeadersReply, BodyReply, NO_MUTATION), b"", 100
+    )
 
 
 @pytest.mark.parametrize("data", [None, "text", bytearray(3), memoryview(b"abc")])

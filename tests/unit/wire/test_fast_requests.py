@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from poolpilot_picker import compiled
 from poolpilot_picker.extproc import codec
-from poolpilot_picker.extproc.replies import NO_MUTATION, HeadersReply, Reply, StreamedReply
+from poolpilot_picker.extproc.replies import NO_MUTATION, BodyReply, HeadersReply, Reply, StreamedReply
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
 from poolpilot_picker.extproc.wire.fast_requests import CACHED, RequestReader
 
-REPLIES = (StreamedReply, HeadersReply, NO_MUTATION)
+REPLIES = (StreamedReply, HeadersReply, BodyReply, NO_MUTATION)
 
 Heard = list[tuple[Any, ...]]
 

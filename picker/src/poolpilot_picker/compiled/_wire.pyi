@@ -10,7 +10,7 @@ from poolpilot_picker.extproc.wire.stream import Stream as Stream
 
 class Messages:
     def __init__(
-        self, reader: RequestReader, writer: ReplyWriter, replies: tuple[type, type, Any], block: bytes, most: int
+        self, reader: RequestReader, writer: ReplyWriter, replies: tuple[type, type, type, Any], block: bytes, most: int
     ) -> None: ...
     def read(self, data: bytes, at: int, end: int) -> Read | None: ...
 

@@ -19,6 +19,7 @@ cdef enum:
     DATA = 0
     HEADERS = 1
     RST_STREAM = 3
+    END_STREAM = 1
     END_HEADERS = 4
     HEAD_BYTES = 9
     PREFIX_BYTES = 5
@@ -33,7 +34,7 @@ cdef enum:
     THIRD = 0x1A
     # of a chunk's reply, before the chunk
     LONGEST_HEAD = 48
-    # of an answer to headers that is written here
+    # of an answer to headers, or to a body, that is written here
     LONGEST_ANSWER = 2048
     # bytes and entries of a cache
     CACHED_BYTES = 512
@@ -181,7 +182,7 @@ cdef class Messages:
     cdef dict _fields, _abouts, _options, _destinations
     cdef object _read_about, _encode, _no_mutation
     cdef tuple _unfamiliar
-    cdef object _streamed, _headed
+    cdef object _streamed, _headed, _bodied
     cdef bytes _block
     cdef Py_ssize_t _most
     # What was read last.
@@ -192,11 +193,11 @@ cdef class Messages:
     cdef tuple _about
 
     def __init__(self, reader, writer, replies, bytes block not None, Py_ssize_t most):
-        """`replies`: (StreamedReply, HeadersReply, NO_MUTATION); `block`: begins an answer; `most`: bytes of a message."""
+        """`replies`: (StreamedReply, HeadersReply, BodyReply, NO_MUTATION); `block`: begins an answer; `most`: bytes of a message."""
         self._fields, self._abouts = reader.fields, reader.abouts
         self._read_about, self._unfamiliar = reader.about, reader.FAILURES
         self._encode, self._options, self._destinations = writer.encode, writer.options, writer.destinations
-        self._streamed, self._headed, self._no_mutation = replies
+        self._streamed, self._headed, self._bodied, self._no_mutation = replies
         self._block = block
         self._most = most
 
@@ -336,7 +337,10 @@ cdef class Messages:
                 )
                 return 0
         elif type(reply) is self._headed and reply.mode_override is None:
-            if self._send_headers(frames, stream, call, 0x0A if reply.request else 0x12, reply.mutation):
+            if self._send_common(frames, stream, call, 0x0A if reply.request else 0x12, reply.mutation):
+                return 0
+        elif type(reply) is self._bodied and reply.body is None:
+            if self._send_common(frames, stream, call, 0x1A if reply.request else 0x22, reply.mutation):
                 return 0
         head, body = self._encode(reply)
         self._send(
@@ -346,8 +350,8 @@ cdef class Messages:
         )
         return 0
 
-    cdef bint _send_headers(self, Frames frames, Stream stream, call, unsigned char tag, mutation) except -1:
-        """An answer to headers, as `ReplyWriter` has it. False: it is not familiar, or long, and was not sent."""
+    cdef bint _send_common(self, Frames frames, Stream stream, call, unsigned char tag, mutation) except -1:
+        """A CommonResponse without a body, as `ReplyWriter` has it. False: it is not familiar, or long, and was not sent."""
         cdef unsigned char text[LONGEST_ANSWER]
         cdef Py_ssize_t at, fields = 0, body, common
         cdef PyObject* known
@@ -508,20 +512,26 @@ cdef class Frames:
                 stream = <Stream?> <object> known
                 if kind == DATA:
                     if (
-                        flags or not length or stream.remote_over or stream.left is not None
+                        flags > END_STREAM or not length and not flags or stream.remote_over or stream.left is not None
                         or credit - length < self.low or stream.credit - length < self.stream_low
                     ):
                         break
                     self.at, self.turns = end, self.turns - 1
                     credit -= length
                     stream.credit -= length
-                    if (
+                    if flags:
+                        stream.remote_over = True
+                    if not length:
+                        pass
+                    elif (
                         stream.direct is not None and self.messages is not None
                         and holds_message(text + start, length, self.messages._most)
                     ):
                         self.messages._take(self, stream, data, start + PREFIX_BYTES, end)
                     else:
                         stream.call.data(data[start:end])
+                    if flags:
+                        stream.call.over()
                 elif kind == RST_STREAM and length == 4 and stream.answered:
                     self.at, self.turns = end, self.turns - 1
                     self._reset(stream)

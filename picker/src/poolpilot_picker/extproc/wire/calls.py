@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker import compiled
 from poolpilot_picker.extproc.listener import SERVICE
-from poolpilot_picker.extproc.replies import NO_MUTATION, HeadersReply, StreamedReply
+from poolpilot_picker.extproc.replies import NO_MUTATION, BodyReply, HeadersReply, StreamedReply
 from poolpilot_picker.extproc.wire.echo import Echo
 from poolpilot_picker.extproc.wire.errors import CallFault, Code, Status
 from poolpilot_picker.extproc.wire.fast_replies import ReplyWriter
@@ -258,7 +258,11 @@ class Service:
         core = compiled.in_force
         self.messages = (
             core.messages(
-                self.reader, self.writer, (StreamedReply, HeadersReply, NO_MUTATION), HEADERS, limits.max_message_bytes
+                self.reader,
+                self.writer,
+                (StreamedReply, HeadersReply, BodyReply, NO_MUTATION),
+                HEADERS,
+                limits.max_message_bytes,
             )
             if core is not None
             else None
