@@ -21,10 +21,11 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 from prometheus_client import CollectorRegistry
 
 from exchange_desk import ADDRESSES, Chosen, spec_of
+from poolpilot_picker import compiled
 from poolpilot_picker.errors import RequestRefused
 from poolpilot_picker.extproc import codec
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
-from poolpilot_picker.extproc.replies import StreamedReply
+from poolpilot_picker.extproc.replies import NO_MUTATION, BodyReply, HeadersReply, StreamedReply
 from poolpilot_picker.extproc.wire.calls import Service
 from poolpilot_picker.extproc.wire.connection import Connection
 from poolpilot_picker.extproc.wire.echo import Echo
@@ -216,10 +217,14 @@ def _comparable(value: Any) -> Any:
 READER = RequestReader()
 WRITER = ReplyWriter()
 ECHO = Echo(READER, WRITER)
+REPLIES = (StreamedReply, HeadersReply, BodyReply, NO_MUTATION)
 
 
 def requests(data: bytes) -> None:
-    """A message read by hand is the message that the generated class reads."""
+    """A message read by hand is the message that the generated class reads; compiled, it is read alike."""
+    if compiled.in_force is not None:
+        read = compiled.in_force.messages(READER, WRITER, REPLIES, b"", LIMIT).read
+        assert repr(read(data, 0, len(data))) == repr(RequestReader().read(data))
     by_class, by_hand = Ear(), Ear()
     try:
         parsed = ext_proc.ProcessingRequest.FromString(data)
