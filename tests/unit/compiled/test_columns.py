@@ -256,6 +256,7 @@ def test_keeps_the_account_as_the_reference_does(booked, rng):
             # Each with its own clock, then with the other's kind.
             columns.advance(slot, now, clocks[columns][0])
             columns.advance(slot, now + 1.0, clocks[columns][1])
+            columns.advance(slot, now - 2.0, clocks[columns][1])
         assert len({_hands(clock) for pair in clocks.values() for clock in pair[:1]}) == 1
         assert len({_hands(clock) for pair in clocks.values() for clock in pair[1:]}) == 1
         if rng.random() < 0.1:
