@@ -145,6 +145,18 @@ async def test_time_that_was_not_used_is_not_saved_up():
     assert (engines.source.meter.busy_s - before) * 1000.0 <= 0.25 * 105.0 + 5.0 + 16 * 0.2
 
 
+async def test_a_process_that_stood_still_while_it_read_goes_on_reading():
+    """Suspended or throttled in the middle of a read: by the clock, that read has taken half a minute."""
+    engines = Engines(10, cost_ms=0.05)
+    await engines.start()
+    engines.now += 30_000.0
+    engines.source.meter.busy_s += 30.0
+    begin = engines.now
+    while engines.now < begin + 300.0:
+        engines.turn(5.0)
+    assert min(len(reads) for reads in engines.reads.values()) >= 3
+
+
 async def test_a_poll_that_gets_no_answer_is_given_up_after_its_time_and_the_endpoint_is_asked_less():
     engines = Engines(3, cost_ms=0.05)
     await engines.start()

@@ -47,6 +47,8 @@ _TASK_S: Final = 0.0003
 """What a read with a task, and mostly with a new connection, is counted as beyond the arrival of its answer."""
 _SAVED_MS: Final = 5.0
 """Time of the event loop that was not used and may be used later."""
+_OWED_MS: Final = 25.0
+"""The most that a turn has to make good. What took longer was no reading: the process was suspended or throttled."""
 
 
 def monotonic_ms() -> float:
@@ -205,7 +207,8 @@ class TelemetrySource:
         # By the clock, not by the processor's time: where others have the processor, requests wait for it already.
         busy = self.meter.busy_s * 1000.0
         spent = busy - self._busy_ms
-        self._allowance_ms = min(_SAVED_MS, self._allowance_ms + (now - self._accounted_ms) * self._share - spent)
+        allowance = self._allowance_ms + (now - self._accounted_ms) * self._share - spent
+        self._allowance_ms = max(-_OWED_MS, min(_SAVED_MS, allowance))
         self._accounted_ms, self._busy_ms = now, busy
         return self._allowance_ms > 0.0
 
