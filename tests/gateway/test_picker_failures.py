@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,11 +20,11 @@ from gateway_envoy import Variant, fail_hard, start_gateway
 from gateway_pods import Pods, sse_events
 from gateway_program import ProgramPicker
 from gateway_site import chat
-from gateway_stage import MODES, PATIENCE_S, WHOLE, Stage, rest, stage_variants
+from gateway_stage import MODES, PATIENCE_S, WHOLE, Counts, Stage, rest, stage_variants, under_load
 from poolpilot_picker.envoy.settings import EnvoySettings, HostPort
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -211,35 +212,15 @@ async def test_it_hangs_before_the_response_headers(stage: Stage) -> None:
 # ── under load ───────────────────────────────────────────────────────────────
 
 
-Counts = dict[str, Counter[str]]
-"""What clients got, by variant: statuses, and `truncated` for a 200 that was cut off."""
-
-
-async def under_load(stage: Stage, variants: Sequence[str], meanwhile: Callable[[Counts], Awaitable[object]]) -> Counts:
-    """Keeps two clients per variant busy with short streams until `meanwhile` is done, and a little longer.
-
-    `meanwhile` is given the counts as they grow.
-    """
-    got: Counts = {variant: Counter() for variant in variants}
-    running = True
-
-    async def client(variant: str) -> None:
-        while running:
-            response = await stage.post(variant, "*=sse.10.10")
-            whole = response.complete and response.body == b"".join(sse_events(10))
-            got[variant][str(response.status) if response.status != 200 or whole else "truncated"] += 1
-
-    clients = [asyncio.ensure_future(client(variant)) for variant in variants for _ in range(2)]
-    await asyncio.sleep(0.3)
-    await meanwhile(got)
-    await asyncio.sleep(0.5)
-    running = False
-    await asyncio.gather(*clients)
-    return got
-
-
 REFUSED = {"close": "503", "hard": "500"}
 """What clients get while nobody listens."""
+
+
+async def short_stream(stage: Stage, variant: str) -> str:
+    """What a client got: a status, and `truncated` for a 200 that was cut off."""
+    response = await stage.post(variant, "*=sse.10.10")
+    whole = response.complete and response.body == b"".join(sse_events(10))
+    return str(response.status) if response.status != 200 or whole else "truncated"
 
 
 async def until_seen(got: Counts, wanted: dict[str, str]) -> None:
@@ -262,7 +243,7 @@ async def test_killed_and_restarted_under_load(stage: Stage) -> None:
         await stage.alone.start()
 
     variants = [f"{mode}-{kind}" for mode in ("partial", "buffered") for kind in ("open", "close", "hard")]
-    got = await under_load(stage, [*variants, "duplex-open"], crash)
+    got = await under_load(partial(short_stream, stage), [*variants, "duplex-open"], crash)
     for mode in ("partial", "buffered"):
         assert set(got[f"{mode}-open"]) == {"200"}, got
         assert set(got[f"{mode}-close"]) == {"200", "503"}, got
@@ -278,7 +259,7 @@ async def test_hung_under_load(stage: Stage) -> None:
         stage.alone.child.resume()
 
     variants = ["partial-open", "buffered-open", "partial-close", "duplex-close"]
-    got = await under_load(stage, variants, hang)
+    got = await under_load(partial(short_stream, stage), variants, hang)
     for variant in ("partial-open", "buffered-open", "duplex-close"):
         assert set(got[variant]) == {"200"}, got
     assert set(got["partial-close"]) == {"200", "503"}, got
@@ -294,7 +275,7 @@ async def test_one_of_two_stops_gracefully_under_load(stage: Stage) -> None:
             await stage.until_seen_healthy("pair", 2)
 
     variants = [f"{kind}-pair" for kind in ("partial-close", "buffered-close", "duplex-close", "partial-hard")]
-    got = await under_load(stage, variants, roll)
+    got = await under_load(partial(short_stream, stage), variants, roll)
     assert {variant: set(counts) for variant, counts in got.items()} == {variant: {"200"} for variant in variants}, got
 
 
@@ -303,7 +284,7 @@ async def test_one_of_two_is_killed_under_load(stage: Stage) -> None:
         await stage.left.kill()
         await asyncio.sleep(0.5)
 
-    got = await under_load(stage, ["partial-open-pair", "buffered-open-pair"], crash)
+    got = await under_load(partial(short_stream, stage), ["partial-open-pair", "buffered-open-pair"], crash)
     assert all(set(counts) == {"200"} for counts in got.values()), got
 
 

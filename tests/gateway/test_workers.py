@@ -7,8 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-import time
-from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,14 +18,14 @@ from gateway_client import Http1
 from gateway_envoy import Variant, start_gateway
 from gateway_pods import sse_events
 from gateway_site import chat
-from gateway_stage import MODES
+from gateway_stage import MODES, Counts, under_load
 from picker_program import STARTS_S, PickerProgram
 from poolpilot_lab.processes import free_ports
 from poolpilot_picker.envoy.command import main as envoy_config
 from poolpilot_picker.envoy.settings import EnvoySettings, FailureMode, HostPort
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from gateway_envoy import Gateway
@@ -151,35 +150,10 @@ async def test_each_takes_its_share(crew: Crew, mode: str) -> None:
     assert all(80 <= share <= 120 for share in taken), taken
 
 
-Counts = dict[str, Counter[str]]
-
-
-async def under_load(crew: Crew, variants: list[str], meanwhile: Callable[[Counts], Awaitable[object]]) -> Counts:
-    """Keeps two clients per variant busy with short streams until `meanwhile` is done, and a little longer."""
-    got: Counts = {variant: Counter() for variant in variants}
-    running = True
-
-    async def client(variant: str) -> None:
-        while running:
-            status, whole = await crew.post(variant, "*=sse.10.10")
-            got[variant][str(status) if status != 200 or whole else "truncated"] += 1
-
-    clients = [asyncio.ensure_future(client(variant)) for variant in variants for _ in range(2)]
-
-    async def more(count: int = 10) -> None:
-        """Every variant has had so many more answers."""
-        wanted = {variant: counts.total() + count for variant, counts in got.items()}
-        deadline = time.monotonic() + 20
-        while any(got[variant].total() < least for variant, least in wanted.items()):
-            assert time.monotonic() < deadline, got
-            await asyncio.sleep(0.02)
-
-    await more()
-    await meanwhile(got)
-    await more()
-    running = False
-    await asyncio.gather(*clients)
-    return got
+async def short_stream(crew: Crew, variant: str) -> str:
+    """What a client got: a status, and `truncated` for a 200 that was cut off."""
+    status, whole = await crew.post(variant, "*=sse.10.10")
+    return str(status) if status != 200 or whole else "truncated"
 
 
 @pytest.mark.parametrize("victim", range(WORKERS))
@@ -197,7 +171,7 @@ async def test_a_killed_worker_costs_nobody_a_request_where_the_pool_fails_open(
         await crew.picker.until(back, "it is back", STARTS_S)
         await crew.until_whole()
 
-    got = await under_load(crew, ["partial-open", "buffered-open", "partial-close"], crash)
+    got = await under_load(partial(short_stream, crew), ["partial-open", "buffered-open", "partial-close"], crash)
     assert set(got["partial-open"]) == set(got["buffered-open"]) == {"200"}, got
     # Where it fails close, what the dead one was deciding is refused, and nothing else.
     assert {"200"} <= set(got["partial-close"]) <= {"200", "503"} and got["partial-close"]["503"] <= 2, got
@@ -224,5 +198,5 @@ async def test_a_worker_that_is_stopped_drains(crew: Crew) -> None:
             await crew.until_whole()
 
     variants = ["partial-close", "buffered-close", "duplex-close"]
-    got = await under_load(crew, variants, roll)
+    got = await under_load(partial(short_stream, crew), variants, roll)
     assert {variant: set(counts) for variant, counts in got.items()} == {variant: {"200"} for variant in variants}, got

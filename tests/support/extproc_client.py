@@ -162,6 +162,15 @@ class DataPlane:
         """A new exchange."""
         return Stream(self._process(), request_mode, response_mode)
 
+    async def exchange(self) -> str:
+        """A whole one, answered by the endpoint that was named first; returns where it was placed."""
+        stream = self.open()
+        place = await stream.place()
+        await stream.answer(place.split(",")[0])
+        await stream.must_read()
+        await stream.done()
+        return place
+
     async def health(self, service: str = "") -> str:
         """Status of a service; raises AioRpcError where it is not known."""
         answer = await self._health.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gateway_client import JSON, Headers, Http1, Response
@@ -13,6 +14,7 @@ from gateway_site import chat
 from poolpilot_picker.envoy.settings import BodyMode, EnvoySettings, FailureMode, HostPort, PoolCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from gateway_program import ProgramPicker
@@ -62,6 +64,40 @@ class Stage:
                 return
             assert time.monotonic() < deadline, f"{cluster}: not {count} healthy pickers"
             await asyncio.sleep(0.05)
+
+
+Counts = dict[str, Counter[str]]
+"""What clients got, by variant."""
+
+
+async def under_load(
+    post: Callable[[str], Awaitable[str]], variants: Sequence[str], meanwhile: Callable[[Counts], Awaitable[object]]
+) -> Counts:
+    """Keeps two clients per variant busy until `meanwhile` is done, and ten answers of each variant before and after.
+
+    `post(variant)` is one exchange and says what the client got; `meanwhile` is given the counts as they grow.
+    """
+    got: Counts = {variant: Counter() for variant in variants}
+    running = True
+
+    async def client(variant: str) -> None:
+        while running:
+            got[variant][await post(variant)] += 1
+
+    async def more(count: int = 10) -> None:
+        wanted = {variant: counts.total() + count for variant, counts in got.items()}
+        deadline = time.monotonic() + 20
+        while any(got[variant].total() < least for variant, least in wanted.items()):
+            assert time.monotonic() < deadline, got
+            await asyncio.sleep(0.02)
+
+    clients = [asyncio.ensure_future(client(variant)) for variant in variants for _ in range(2)]
+    await more()
+    await meanwhile(got)
+    await more()
+    running = False
+    await asyncio.gather(*clients)
+    return got
 
 
 async def rest(connection: Http1, response: Response) -> bytes:

@@ -35,16 +35,6 @@ def endpoints(*addresses: str) -> str:
     return "endpoints:\n" + "".join(f"- {{address: {host}, port: {port}}}\n" for host, _, port in entries)
 
 
-async def place(plane: DataPlane) -> str:
-    """One whole exchange; returns where it was placed."""
-    stream = plane.open(BUFFERED, NONE)
-    place = await stream.place()
-    await stream.answer(place.split(",")[0])
-    await stream.must_read()
-    await stream.done()
-    return place
-
-
 async def test_ready_line_and_pages(tmp_path: Path) -> None:
     async with PickerProgram(tmp_path, "--endpoints", POD, "--pool-name", "llama") as picker:
         assert set(picker.ready) == {"port", "admin_port", "pid"}
@@ -75,13 +65,13 @@ async def test_tls(tmp_path: Path) -> None:
     flags = ["--endpoints", POD, "--tls-cert", f"{TLS}/server.crt", "--tls-key", f"{TLS}/server.key"]
     trusting = grpc.ssl_channel_credentials((TLS / "ca.crt").read_bytes())
     async with PickerProgram(tmp_path, *flags) as picker, DataPlane(picker.port, trusting) as plane:
-        assert await place(plane) == POD
+        assert await plane.exchange() == POD
 
 
 async def test_metrics_names_and_formats(tmp_path: Path) -> None:
     async with PickerProgram(tmp_path, "--endpoints", f"{POD},{OTHER}") as picker, picker.plane() as plane:
         for _ in range(4):
-            await place(plane)
+            await plane.exchange()
         refused = plane.open(BUFFERED, NONE)
         await refused.headers()
         await refused.must_read()
@@ -260,7 +250,7 @@ async def test_reloading_the_configuration(tmp_path: Path) -> None:
         )
         await picker.until(waits, "what needs a restart is said")
         async with picker.plane() as plane:
-            assert await place(plane) == POD
+            assert await plane.exchange() == POD
 
 
 async def test_endpoints_change_without_losing_what_is_in_flight(tmp_path: Path) -> None:
@@ -291,7 +281,7 @@ async def test_endpoints_change_without_losing_what_is_in_flight(tmp_path: Path)
         assert await rows() == {POD: (1.0, True), OTHER: (0.0, False), THIRD: (0.0, False)}
         assert in_eds() == {OTHER, THIRD}
         for _ in range(5):
-            assert (await place(plane)).split(",")[0] in (OTHER, THIRD)
+            assert (await plane.exchange()).split(",")[0] in (OTHER, THIRD)
         await old.answer(POD)
         await old.must_read()
         assert (await rows())[POD] == (1.0, True)
@@ -339,7 +329,7 @@ async def test_readiness_goes_first_and_streams_in_flight_finish(tmp_path: Path)
         assert status == 503
         assert msgspec.json.decode(text)["detail"] == {"draining": "shutting down: no new streams are taken"}
         assert (await picker.get("/healthz"))[0] == 200, "it must not be killed for it"
-        assert await place(plane) == POD, "in the time of notice all goes on"
+        assert await plane.exchange() == POD, "in the time of notice all goes on"
         await old.answer(POD)
         await old.must_read()
         await old.done()
@@ -419,7 +409,7 @@ async def test_two_pickers_on_one_port(tmp_path: Path) -> None:
         assert await second.exits(60.0) == 1
         assert "the port is taken" in second.log_file.read_text()
         async with first.plane() as plane:
-            assert await place(plane) == POD
+            assert await plane.exchange() == POD
 
 
 PLUGIN = """
@@ -481,6 +471,6 @@ async def test_a_plugin_that_fails_costs_no_request(tmp_path: Path) -> None:
     )
     flags = ("--endpoints", POD, "--config-file", str(file))
     async with PickerProgram(tmp_path, *flags, env=install(tmp_path, "moody:TYPE")) as picker, picker.plane() as plane:
-        assert await place(plane) == POD
+        assert await plane.exchange() == POD
         assert (await picker.samples())['poolpilot_plugin_failures_total{plugin="moody-scorer"}'] == 1
         assert picker.said("warning", "not today")

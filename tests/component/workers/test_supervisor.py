@@ -32,16 +32,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def place(plane: DataPlane) -> str:
-    """One whole exchange; returns where it was placed."""
-    stream = plane.open(BUFFERED, NONE)
-    place = await stream.place()
-    await stream.answer(place.split(",")[0])
-    await stream.must_read()
-    await stream.done()
-    return place
-
-
 async def test_ready_line_and_pages(tmp_path: Path) -> None:
     async with PickerProgram(tmp_path, *FLAGS, "--pool-name", "llama") as picker:
         assert set(picker.ready) == {"port", "ports", "admin_port", "pid", "workers"}
@@ -57,7 +47,7 @@ async def test_ready_line_and_pages(tmp_path: Path) -> None:
             async with DataPlane(port) as plane:
                 for service in ("", "llama", "envoy.service.ext_proc.v3.ExternalProcessor"):
                     assert await plane.health(service) == "SERVING"
-                await place(plane)
+                await plane.exchange()
         samples = await picker.samples()
         labels = 'fairness_id="",model_name="m",priority="0",target_model_name="m"'
         assert samples[f"llm_d_epp_request_total{{{labels}}}"] == 2
@@ -113,7 +103,7 @@ async def test_a_killed_worker_is_started_again_on_its_port(tmp_path: Path) -> N
         await picker.until(noticed, "its absence shows")
         assert (await picker.get("/readyz"))[0] == 200, "the other one serves"
         async with DataPlane(ports[0]) as plane:
-            await place(plane)
+            await plane.exchange()
 
         async def back() -> bool:
             page = await picker.json("/readyz")
@@ -124,7 +114,7 @@ async def test_a_killed_worker_is_started_again_on_its_port(tmp_path: Path) -> N
         assert one["pid"] == first and two["pid"] != second and two["port"] == ports[1]
         assert two["restarts"] == 1 and picker.said("error", "worker has ended")
         async with DataPlane(ports[1]) as plane:
-            await place(plane)
+            await plane.exchange()
 
 
 async def test_drain_and_hurry(tmp_path: Path) -> None:
@@ -192,4 +182,4 @@ async def test_both_transports(tmp_path: Path, transport: str) -> None:
     async with PickerProgram(tmp_path, *FLAGS, "--transport", transport) as picker:
         for port in picker.ready["ports"]:
             async with DataPlane(port) as plane:
-                assert await place(plane) in (POD, OTHER)
+                assert await plane.exchange() in (POD, OTHER)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -24,6 +23,7 @@ from poolpilot_lab.demo.policies import POLICIES, POOLPILOT, ROUND_ROBIN
 from poolpilot_lab.demo.run import RunResult, run_policy
 from poolpilot_lab.demo.scenario import ENGINES, QUICK_REQUESTS, REQUESTS, workload_spec
 from poolpilot_lab.demo.tables import duration, endpoints_table, policies_table
+from poolpilot_lab.interrupts import stoppable
 from poolpilot_lab.processes import ProcessError
 from poolpilot_lab.workload.sessions import Workload, make_workload
 from poolpilot_lab.workload.text import Writer
@@ -86,7 +86,7 @@ def _demo(arguments: argparse.Namespace, console: Console) -> int:
         f"{len(ENGINES)} stand-in engines behind one Envoy, {len(POLICIES)} ways to choose between them"
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        results = runner.run(_runs(workload, out / "demo-logs", console))
+        results = runner.run(stoppable(_runs(workload, out / "demo-logs", console), InterruptedDemoError))
     figures = DemoFigures(workload.seed, {result.policy.name: result.figures for result in results})
     (out / "demo.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
     _draw(out / "demo.png", results, workload)
@@ -95,24 +95,8 @@ def _demo(arguments: argparse.Namespace, console: Console) -> int:
 
 
 async def _runs(workload: Workload, logs: Path, console: Console) -> list[RunResult]:
-    """All policies, one after the other. SIGINT and SIGTERM stop what runs and raise InterruptedDemoError."""
-    main_task = asyncio.current_task()
-    assert main_task is not None
-    caught: list[signal.Signals] = []
-
-    def stop(number: signal.Signals) -> None:
-        caught.append(number)
-        main_task.cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        return [await _run(policy_index, workload, logs, console) for policy_index in range(len(POLICIES))]
-    except asyncio.CancelledError:
-        if not caught:
-            raise
-        raise InterruptedDemoError(caught[0]) from None
+    """All policies, one after the other."""
+    return [await _run(policy_index, workload, logs, console) for policy_index in range(len(POLICIES))]
 
 
 async def _run(policy_index: int, workload: Workload, logs: Path, console: Console) -> RunResult:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +11,8 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from poolpilot_picker.admin.page import Page, ProcessFacts, snapshot
+from poolpilot_picker.admin.serving import PageServer, json_response
 from poolpilot_picker.admin.views import Readiness, endpoint_rows
-from poolpilot_picker.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,39 +23,10 @@ if TYPE_CHECKING:
 
 MOST_RECEIPTS: Final = 1_000
 RECEIPT_FILTERS: Final = ("limit", "request_id", "endpoint", "model", "pool")
-_JSON: Final = "application/json"
-
-
-def json_response(value: object, status: int = 200) -> web.Response:
-    """A page of JSON."""
-    return web.Response(body=msgspec.json.format(msgspec.json.encode(value)), status=status, content_type=_JSON)
 
 
 def _bad(parameter: str, value: str, allowed: str) -> web.Response:
     return json_response({"error": f"query parameter {parameter} is {value!r}; allowed is {allowed}"}, 400)
-
-
-def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; `::` (or nothing) means every address, those of IPv4 too. Raises StartError."""
-    if host in ("", "::"):
-        host = "::" if _has_ipv6() else "0.0.0.0"  # noqa: S104 - what the flag asks for
-    try:
-        if host == "::":
-            return socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise StartError(f"cannot listen on {shown} for the admin pages: {error.strerror or error}") from error
-
-
-def _has_ipv6() -> bool:
-    """False on machines where it is switched off."""
-    if not socket.has_dualstack_ipv6():
-        return False
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        return True
-    return False
 
 
 class AdminServer:
@@ -73,46 +42,36 @@ class AdminServer:
         now: Callable[[], float],
         describe: Callable[[], dict[str, Any]],
     ) -> None:
-        self._address = address
         self._pools = pools
         self._events = events
         self._facts = facts
         self._readiness = readiness
         self._now = now
         self._describe = describe
-        self._runner: web.AppRunner | None = None
-        self.port = 0
+        self._server = PageServer(
+            address,
+            {
+                "/metrics": self._metrics,
+                "/healthz": self._healthz,
+                "/readyz": self._readyz,
+                "/debug/decisions": self._decisions,
+                "/debug/endpoints": self._endpoints,
+                "/debug/config": self._config,
+            },
+        )
+
+    @property
+    def port(self) -> int:
+        """That it listens on, 0 before it does."""
+        return self._server.port
 
     async def start(self) -> int:
         """Listens; returns the port chosen. Raises StartError where that is not possible."""
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/", self._index),
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/debug/decisions", self._decisions),
-                web.get("/debug/endpoints", self._endpoints),
-                web.get("/debug/config", self._config),
-            ]
-        )
-        listening = listen_on(*self._address)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
-        self.port = listening.getsockname()[1]
-        return self.port
+        return await self._server.start()
 
     async def stop(self) -> None:
         """Closes the port."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def _index(self, _: web.Request) -> web.Response:
-        pages = ["/metrics", "/healthz", "/readyz", "/debug/decisions", "/debug/endpoints", "/debug/config"]
-        return json_response({"pages": pages})
+        await self._server.stop()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))

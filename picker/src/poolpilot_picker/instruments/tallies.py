@@ -6,9 +6,10 @@ the interpreter makes in one step.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from itertools import accumulate
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -85,39 +86,40 @@ class _Family(Collector, Generic[Child]):
             child = self._children[values] = self._make()
         return child
 
+    @abstractmethod
     def collect(self) -> Iterable[Metric]:
         """One family with a sample, or a set of them, for each child."""
-        raise NotImplementedError
 
     def describe(self) -> Iterable[Metric]:
         """Names, for the registry to see that no two are alike."""
         return self.collect()
 
 
-class Tallies(_Family[Tally]):
+class _Numbers(_Family[Tally]):
+    """Children that are one number each."""
+
+    _metric: ClassVar[type[CounterMetricFamily | GaugeMetricFamily]]
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        super().__init__(name, documentation, labels, registry, Tally)
+
+    def collect(self) -> Iterable[Metric]:
+        family = self._metric(*self._about, labels=self._labels)
+        for values, child in list(self._children.items()):
+            family.add_metric(values, child.value)
+        return [family]
+
+
+class Tallies(_Numbers):
     """A counter."""
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        super().__init__(name, documentation, labels, registry, Tally)
-
-    def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(*self._about, labels=self._labels)
-        for values, child in list(self._children.items()):
-            family.add_metric(values, child.value)
-        return [family]
+    _metric = CounterMetricFamily
 
 
-class Gauges(_Family[Tally]):
+class Gauges(_Numbers):
     """A gauge."""
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        super().__init__(name, documentation, labels, registry, Tally)
-
-    def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily(*self._about, labels=self._labels)
-        for values, child in list(self._children.items()):
-            family.add_metric(values, child.value)
-        return [family]
+    _metric = GaugeMetricFamily
 
 
 class Spreads(_Family[Spread]):

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from poolpilot_picker.admin.server import json_response, listen_on
+from poolpilot_picker.admin.serving import PageServer, json_response
 from poolpilot_picker.workers.merge import merged_decisions, merged_endpoints, merged_readiness
 from poolpilot_picker.workers.metrics import MetricsBook
 
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 5.0
 """For one worker's page; one that hangs must not hide the others."""
-PAGES: Final = (
-    "/metrics",
-    "/healthz",
-    "/readyz",
-    "/debug/decisions",
-    "/debug/endpoints",
-    "/debug/config",
-    "/debug/workers",
-)
 
 Answer = tuple[int, bytes]
 """(status, body)."""
@@ -46,44 +37,39 @@ class WorkersAdmin:
         draining: Callable[[], bool],
     ) -> None:
         """`complete()`: all workers have been ready once. `draining()`: the end has begun."""
-        self._address = address
         self._workers = workers
         self._complete = complete
         self._draining = draining
         self._book = MetricsBook()
         self._one_at_a_time = asyncio.Lock()
-        self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
-        self.port = 0
+        self._server = PageServer(
+            address,
+            {
+                "/metrics": self._metrics,
+                "/healthz": self._healthz,
+                "/readyz": self._readyz,
+                "/debug/decisions": self._decisions,
+                "/debug/endpoints": self._endpoints,
+                "/debug/config": self._config,
+                "/debug/workers": self._table,
+            },
+        )
+
+    @property
+    def port(self) -> int:
+        """That it listens on, 0 before it does."""
+        return self._server.port
 
     async def start(self) -> int:
         """Listens; returns the port chosen. Raises StartError where that is not possible."""
-        listening = listen_on(*self._address)
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/", self._index),
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/debug/decisions", self._decisions),
-                web.get("/debug/endpoints", self._endpoints),
-                web.get("/debug/config", self._config),
-                web.get("/debug/workers", self._table),
-            ]
-        )
+        port = await self._server.start()
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
-        self.port = listening.getsockname()[1]
-        return self.port
+        return port
 
     async def stop(self) -> None:
         """Closes the port."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.stop()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -116,9 +102,6 @@ class WorkersAdmin:
         return {index: msgspec.json.decode(body) for index, (_, body) in answers.items()}
 
     # ---- pages
-
-    async def _index(self, _: web.Request) -> web.Response:
-        return json_response({"pages": list(PAGES)})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -28,6 +27,7 @@ from poolpilot_lab.bench.cost.errors import BenchError, InterruptedBenchError, U
 from poolpilot_lab.bench.cost.outputs import Outputs
 from poolpilot_lab.bench.cost.play import Play
 from poolpilot_lab.bench.cost.tools import addresses
+from poolpilot_lab.interrupts import stoppable
 from poolpilot_lab.processes import ProcessError, envoy_path
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _bench(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     play = Play(choice, cores, out / "logs", outputs.add, outputs.note)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_stoppable(play))
+            runner.run(stoppable(play.run(), InterruptedBenchError))
     finally:
         # What was measured before an interrupt is worth reading too.
         outputs.finish()
@@ -156,24 +156,3 @@ def _must_be_free(address: str) -> None:
             probe.bind((host, int(port)))
         except OSError as error:
             raise UsageError(f"--pod-port: the stand-in servers need {address}: {error.strerror}") from error
-
-
-async def _stoppable(play: Play) -> None:
-    """SIGINT and SIGTERM stop what runs and raise InterruptedBenchError."""
-    main_task = asyncio.current_task()
-    assert main_task is not None
-    caught: list[signal.Signals] = []
-
-    def stop(number: signal.Signals) -> None:
-        caught.append(number)
-        main_task.cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        await play.run()
-    except asyncio.CancelledError:
-        if not caught:
-            raise
-        raise InterruptedBenchError(caught[0]) from None
