@@ -8,10 +8,13 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 from h2.settings import Settings
-from hyperframe.frame import Frame
+from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, SettingsFrame
 
+from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.connection import Connection
 from poolpilot_picker.extproc.wire.errors import Code
+from poolpilot_picker.extproc.wire.grpc_messages import HEADERS, OK_ONLY, OK_TRAILERS
+from poolpilot_picker.extproc.wire.hpack import encode
 from poolpilot_picker.extproc.wire.limits import Held, Limits
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ GRPC = [
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 ]
+BLOCK = encode([(name.encode(), value.encode()) for name, value in GRPC])
+SETTINGS = SettingsFrame(0).serialize()
+HELLO = frames.PREFACE + SETTINGS
 
 
 class Noted:
@@ -155,10 +161,57 @@ class Peer:
 
 def frames_of(data: bytes) -> list[Frame]:
     """Frames, as an independent parser reads them."""
-    frames: list[Frame] = []
+    found: list[Frame] = []
     while data:
         frame, length = Frame.parse_frame_header(memoryview(data[:9]))
         frame.parse_body(memoryview(data[9 : 9 + length]))
-        frames.append(frame)
+        found.append(frame)
         data = data[9 + length :]
-    return frames
+    return found
+
+
+def echo(call: Noted) -> None:
+    """Answers every piece of data with a message, and its end with OK."""
+
+    def answer(payload: bytes) -> None:
+        if not call.stream.answered:
+            call.connection.send_head(call.stream, HEADERS)
+        call.send(payload)
+
+    call.on_data = answer
+    call.on_over = lambda: finish(call)
+
+
+def finish(call: Noted) -> None:
+    """OK, whether it is the first that is said or not."""
+    call.connection.finish(call.stream, OK_TRAILERS if call.stream.answered else OK_ONLY)
+
+
+def raw(server: Server, *parts: bytes | Frame) -> list[Frame]:
+    """What the server says to these bytes, after its greeting."""
+    for part in parts:
+        server.connection.receive(part if isinstance(part, bytes) else part.serialize(), server.connection.now)
+    return frames_of(server.connection.take())
+
+
+def hello(server: Server) -> None:
+    """The client's greeting."""
+    raw(server, HELLO, SettingsFrame(0, flags=["ACK"]))
+
+
+def headers(stream_id: int, *flags: str, block: bytes = BLOCK, **more: object) -> HeadersFrame:
+    """A stream's first frame, by default with a whole block."""
+    return HeadersFrame(stream_id, block, flags=list(flags or ("END_HEADERS",)), **more)
+
+
+def failure(said: list[Frame]) -> str:
+    """The code of the GOAWAY that ends a connection."""
+    away = said[-1]
+    assert isinstance(away, GoAwayFrame), said
+    return Code(away.error_code).name
+
+
+def reset(said: list[Frame], stream_id: int = 1) -> str:
+    """The code that a stream was reset with."""
+    [code] = [one.error_code for one in said if isinstance(one, RstStreamFrame) and one.stream_id == stream_id]
+    return Code(code).name

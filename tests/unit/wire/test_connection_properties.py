@@ -22,7 +22,7 @@ from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.grpc_messages import HEADERS, OK_ONLY, OK_TRAILERS
 from poolpilot_picker.extproc.wire.hpack import encode
 from poolpilot_picker.extproc.wire.limits import Limits
-from wire_peer import GRPC, Noted, Peer, Server, frames_of
+from wire_peer import BLOCK, Noted, Peer, Server, frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("both_cores")
 
-BLOCK = encode([(name.encode(), value.encode()) for name, value in GRPC])
 SMALL = Limits(
     max_streams=4,
     stream_window=3_000,
