@@ -18,3 +18,41 @@ ACTIVE_PORTS: Final = ("llm-d.ai/active-ports", "inference.networking.k8s.io/act
 
 ENGINE_TYPE: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 """Labels of a pod, the first found counts: which engine it runs."""
+
+# ── what the operator makes for a served pool, and the picker reads ──────────
+
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "poolpilot"
+"""Value of MANAGED_BY_LABEL on everything that the operator makes."""
+
+PICKER_NAMESPACE_LABEL: Final = "poolpilot.dev/picker-namespace"
+"""On what is made for a Picker or for a pool: the namespace of the Picker. PICKER_LABEL beside it is its name."""
+
+POOL_ANNOTATION: Final = "poolpilot.dev/pool"
+"""On the Service of a served pool: the InferencePool, in the same namespace. The Service's `targetPort` is the port on
+which the Picker's pods listen for this pool."""
+
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
+"""On an EndpointSlice: the Service that it belongs to."""
+SLICE_MANAGER_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
+SLICE_MANAGER: Final = "poolpilot.dev/operator"
+
+POOL_PORTS: Final = range(20_000, 30_000)
+"""Where Pickers' pods listen for their pools, one port each, unique for each Picker."""
+DEFAULT_PICKER_PORT: Final = 9002
+"""Port of a pool's Service where the pool's endpointPickerRef names none."""
+ADMIN_PORT: Final = 9090
+"""Where a Picker's pod answers /healthz, /readyz, /metrics and POOLS_PATH."""
+POOLS_PATH: Final = "/pools"
+"""What a picker says of its pools: {"version": V, "pools": [{"namespace", "name", "port", "serving", "reason"}]};
+`?since=V&wait=SECONDS` waits for another version."""
+H2C: Final = "kubernetes.io/h2c"
+"""`appProtocol` of HTTP/2 without TLS."""
+
+CONFIG_FILE: Final = "/etc/poolpilot/config/config.yaml"
+TLS_FOLDER: Final = "/etc/poolpilot/tls"
+"""Holds tls.crt and tls.key."""
+ENGINE_TOKEN_FILE: Final = "/etc/poolpilot/engine/token"
+
+FIELD_MANAGER: Final = "poolpilot-operator"
+"""Owner of the fields that the operator applies."""

@@ -101,6 +101,32 @@ class Pod(Object, frozen=True):
         )
 
 
+# ── services ─────────────────────────────────────────────────────────────────
+
+
+class ServicePort(Narrow, frozen=True):
+    """One of `spec.ports`; `target_port` is a number, or the name of a container's port."""
+
+    port: int
+    target_port: int | str = 0
+    name: str = ""
+    app_protocol: str = ""
+
+
+class ServiceSpec(Narrow, frozen=True):
+    """Without a selector, whoever made the Service says where it leads."""
+
+    ports: tuple[ServicePort, ...] = ()
+    selector: dict[str, str] = {}
+    type: str = "ClusterIP"
+
+
+class Service(Object, frozen=True):
+    """A Service."""
+
+    spec: ServiceSpec = ServiceSpec()
+
+
 # ── upstream's kinds ─────────────────────────────────────────────────────────
 
 
@@ -213,6 +239,7 @@ class InferenceModelRewrite(Object, frozen=True):
 
 
 PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
+SERVICES: Resource[Service] = Resource("", "v1", "services", Service)
 POOLS: Resource[InferencePool] = Resource(POOL_GROUP, "v1", "inferencepools", InferencePool)
 OBJECTIVES: tuple[Resource[InferenceObjective], ...] = tuple(
     Resource(group, "v1alpha2", "inferenceobjectives", InferenceObjective) for group in (ROUTER_GROUP, LEGACY_GROUP)
