@@ -1,5 +1,5 @@
-// Command control-plane is etcd or a Kubernetes component, whichever its first argument names. One program and not one
-// for each: they share most of their code, and linking it is what costs time again and again.
+// Command control-plane is etcd, a Kubernetes component or kubectl, whichever its first argument names. One program and
+// not one for each: they share most of their code, and linking it is what costs time again and again.
 package main
 
 import (
@@ -12,11 +12,17 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
 var components = map[string]func() *cobra.Command{
-	"kube-apiserver": apiserver.NewAPIServerCommand,
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllers.NewControllerManagerCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 }
 
 func main() {
@@ -24,8 +30,12 @@ func main() {
 		usage()
 	}
 	os.Args = os.Args[1:]
-	if os.Args[0] == "etcd" {
+	switch os.Args[0] {
+	case "etcd":
 		etcdmain.Main(os.Args)
+		return
+	case "kubectl":
+		util.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))
 		return
 	}
 	component, known := components[os.Args[0]]
@@ -36,6 +46,6 @@ func main() {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver [flags]")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl [flags]")
 	os.Exit(2)
 }
