@@ -52,7 +52,7 @@ H2C: Final = "kubernetes.io/h2c"
 CONFIG_FILE: Final = "/etc/poolpilot/config/config.yaml"
 TLS_FOLDER: Final = "/etc/poolpilot/tls"
 """Holds tls.crt and tls.key."""
-ENGINE_TOKEN_FILE: Final = "/etc/poolpilot/engine/token"
+ENGINE_TOKEN_FILE: Final = "/etc/poolpilot/engine/token"  # noqa: S105 - where it is, not what it is
 
 FIELD_MANAGER: Final = "poolpilot-operator"
 """Owner of the fields that the operator applies."""
