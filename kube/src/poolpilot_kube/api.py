@@ -56,7 +56,19 @@ class KubeApi:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         """The answer's body. Raises RefusedError or UnreachableError."""
-        async with self._asked(path, params or {}, self._timeout) as answer:
+        return await self.send("GET", path, params)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The answer's body; `body` goes out as JSON. Raises RefusedError or UnreachableError."""
+        content = None if body is None else msgspec.json.encode(body)
+        async with self._asked(path, params or {}, self._timeout, method, content, content_type) as answer:
             return await answer.read()
 
     async def watch(self, path: str, params: Mapping[str, str], silence_s: float) -> AsyncGenerator[list[bytes], None]:
@@ -77,16 +89,26 @@ class KubeApi:
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, path: str, params: Mapping[str, str], limits: aiohttp.ClientTimeout
+        self,
+        path: str,
+        params: Mapping[str, str],
+        limits: aiohttp.ClientTimeout,
+        method: str = "GET",
+        content: bytes | None = None,
+        content_type: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("KubeApi is used outside its context")
-        what = f"GET {path}"
+        what = f"{method} {path}"
         try:
             headers = await self._headers()
-            async with self._session.get(
+            if content is not None:
+                headers["content-type"] = content_type
+            async with self._session.request(
+                method,
                 f"{self.access.server}{path}",
                 params=params,
+                data=content,
                 headers=headers,
                 timeout=limits,
                 allow_redirects=False,

@@ -161,6 +161,16 @@ class Watcher(Generic[ObjectT]):
                 self._version = ""
                 await self._fail(error)
 
+    def wrote(self, answer: bytes) -> None:
+        """The server's answer to a write of ours: known at once, not only when the watch tells it."""
+        one = self._decoded(msgspec.Raw(answer))
+        if isinstance(one, Object):
+            old = self.objects.get(one.key)
+            known = old.metadata.resource_version if old is not None else self._gone.get(one.key)
+            if known is None or _newer(one.metadata.resource_version, known):
+                self.objects[one.key] = one
+                self._apply([Change(one.key, old, one)])
+
     # ---- what is asked
 
     async def _list(self) -> None:

@@ -1,43 +1,7 @@
-"""Ready-made configurations by name: what `--policy NAME` runs, and the default."""
+"""The ready-made configurations, which the operator hands out too."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from poolpilot_picker.config.schema import API_VERSION, KIND
-
-DEFAULT_POLICY: Final = "predicted-finish"
-
-_PLUGINS: Final[dict[str, tuple[tuple[str, float | None], ...]]] = {
-    DEFAULT_POLICY: (("predicted-finish-picker", None),),
-    "random": (("random-picker", None),),
-    "round-robin": (("round-robin-picker", None),),
-    "least-request": (("least-request-picker", None),),
-    "power-of-two": (("power-of-two-picker", None),),
-    # What llm-d-router 0.10 runs when it is given no configuration.
-    "llm-d-default": (
-        ("queue-scorer", 2),
-        ("kv-cache-utilization-scorer", 2),
-        ("prefix-cache-scorer", 3),
-        ("max-score-picker", None),
-    ),
-}
-
-POLICIES: Final = tuple(_PLUGINS)
-
-
-def policy_config(name: str) -> str:
-    """The EndpointPickerConfig of a named policy, as YAML.
-
-    Raises:
-        KeyError: not one of POLICIES.
-    """
-    plugins = _PLUGINS[name]
-    lines = [f"apiVersion: {API_VERSION}", f"kind: {KIND}", "plugins:"]
-    lines += [f"  - type: {plugin}" for plugin, _ in plugins]
-    lines += ["schedulingProfiles:", "  - name: default", "    plugins:"]
-    for plugin, weight in plugins:
-        lines.append(f"      - pluginRef: {plugin}")
-        if weight is not None:
-            lines.append(f"        weight: {weight}")
-    return "\n".join(lines) + "\n"
+from poolpilot_kube.policies import DEFAULT_POLICY as DEFAULT_POLICY
+from poolpilot_kube.policies import POLICIES as POLICIES
+from poolpilot_kube.policies import policy_config as policy_config

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final
 import yaml
 from msgspec import Meta, Struct, field
 
+from poolpilot_kube.policies import API_VERSION as API_VERSION
+from poolpilot_kube.policies import KIND as KIND
 from poolpilot_picker.config.settings import PoolPilotSettings
 
-KIND: Final = "EndpointPickerConfig"
-API_VERSION: Final = "poolpilot.dev/v1alpha1"
 API_VERSIONS: Final = (API_VERSION, "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 DEPRECATED_API_VERSION: Final = "inference.networking.x-k8s.io/v1alpha1"
 
