@@ -1,6 +1,8 @@
-"""Builds the compiled core into the picker's package when a wheel is made or the project is installed for editing.
+"""Builds the compiled cores of picker and lab into their packages when a wheel is made or the project is installed for
+editing.
 
-Where there is no C compiler the wheel is made without it: the picker then decides with its reference in Python.
+Where there is no C compiler the wheel is made without them: the picker then decides with its reference in Python, and
+the simulator runs its engine model in Python.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = "poolpilot_picker.compiled"
-FOLDER = Path(__file__).parent / "picker/src" / PACKAGE.replace(".", "/")
+PACKAGES = {"picker/src": "poolpilot_picker.compiled", "lab/src": "poolpilot_lab.engine.compiled"}
+ROOT = Path(__file__).parent
+FOLDERS = {ROOT / root / package.replace(".", "/"): package for root, package in PACKAGES.items()}
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 # No fused multiply-add: results must equal those of the reference to the last bit where they can.
 FLAGS = ["-O2", "-g0", "-ffp-contract=off"] if os.name == "posix" else []
@@ -22,13 +25,18 @@ FLAGS = ["-O2", "-g0", "-ffp-contract=off"] if os.name == "posix" else []
 
 def outdated() -> list[Path]:
     """Sources whose compiled module is missing or older than they are."""
-    shared = max(one.stat().st_mtime for one in (Path(__file__), *FOLDER.glob("*.pxd")))
     stale = []
-    for source in sorted(FOLDER.glob("*.pyx")):
-        built = source.with_name(source.stem + SUFFIX)
-        if not built.exists() or built.stat().st_mtime < max(source.stat().st_mtime, shared):
-            stale.append(source)
+    for folder in FOLDERS:
+        shared = max(one.stat().st_mtime for one in (Path(__file__), *folder.glob("*.pxd")))
+        for source in sorted(folder.glob("*.pyx")):
+            built = source.with_name(source.stem + SUFFIX)
+            if not built.exists() or built.stat().st_mtime < max(source.stat().st_mtime, shared):
+                stale.append(source)
     return stale
+
+
+def _module(source: Path) -> str:
+    return f"{FOLDERS[source.parent]}.{source.stem}"
 
 
 def compile_core() -> None:
@@ -44,9 +52,9 @@ def compile_core() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         modules = cythonize(
-            [Extension(f"{PACKAGE}.{one.stem}", [str(one)], extra_compile_args=FLAGS) for one in sources],
+            [Extension(_module(one), [str(one)], extra_compile_args=FLAGS) for one in sources],
             build_dir=temporary,
-            include_path=[str(FOLDER.parents[1])],
+            include_path=[str(ROOT / root) for root in PACKAGES],
             quiet=True,
         )
         command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
@@ -54,7 +62,7 @@ def compile_core() -> None:
         command.ensure_finalized()
         command.run()
         for one in sources:
-            made = Path(command.get_ext_fullpath(f"{PACKAGE}.{one.stem}"))
+            made = Path(command.get_ext_fullpath(_module(one)))
             beside = one.with_name(f".{made.name}.{os.getpid()}")
             beside.write_bytes(made.read_bytes())
             beside.chmod(0o755)
@@ -77,6 +85,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        for source in FOLDER.glob("*.pyx"):
-            name = source.stem + SUFFIX
-            build_data["force_include"][str(source.with_name(name))] = f"{PACKAGE.replace('.', '/')}/{name}"
+        for folder, package in FOLDERS.items():
+            for source in folder.glob("*.pyx"):
+                name = source.stem + SUFFIX
+                build_data["force_include"][str(source.with_name(name))] = f"{package.replace('.', '/')}/{name}"

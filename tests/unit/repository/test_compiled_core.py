@@ -1,4 +1,4 @@
-"""The wheel with the compiled core, and without it where there is no compiler."""
+"""The wheel with the compiled cores, and without them where there is no compiler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-MODULES = tuple(one.stem for one in (ROOT / "picker/src/poolpilot_picker/compiled").glob("*.pyx"))
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+MODULES = {
+    f"{folder}/{source.stem}{SUFFIX}"
+    for root, folder in (("picker/src", "poolpilot_picker/compiled"), ("lab/src", "poolpilot_lab/engine/compiled"))
+    for source in (ROOT / root / folder).glob("*.pyx")
+}
 
 
 def build_wheel(tree: Path, into: Path, **environment: str) -> tuple[str, set[str], str]:
@@ -34,10 +38,8 @@ def build_wheel(tree: Path, into: Path, **environment: str) -> tuple[str, set[st
 def test_the_wheel_is_for_this_interpreter_and_holds_the_compiled_core(tmp_path: Path) -> None:
     name, files, _ = build_wheel(ROOT, tmp_path)
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in name and "-none-any" not in name
-    assert {f"poolpilot_picker/compiled/{module}{SUFFIX}" for module in MODULES} <= files
-    assert {file for file in files if file.endswith((".so", ".pyd"))} == {
-        f"poolpilot_picker/compiled/{module}{SUFFIX}" for module in MODULES
-    }, "nothing of another interpreter"
+    made = {file for file in files if file.endswith((".so", ".pyd"))}
+    assert made == MODULES, "all of it, and nothing of another interpreter"
     assert {"poolpilot_picker/compiled/_columns.pyi", "poolpilot_picker/compiled/_prefix.pyi"} <= files
 
 

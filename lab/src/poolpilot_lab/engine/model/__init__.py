@@ -1,5 +1,11 @@
-"""The engine itself: pure, driven by a clock it is given. The fleet simulation and the HTTP server run this code."""
+"""The engine itself: pure, driven by a clock it is given. The fleet simulation and the HTTP server run this code.
 
+`Engine`, `Sequence`, `BlockCache`, `Histogram` and `Outcome` are the compiled ones (`engine/compiled`) where there are any.
+"""
+
+from typing import TYPE_CHECKING
+
+from poolpilot_lab.engine import compiled as _compiled
 from poolpilot_lab.engine.model.accelerator import Accelerator, Variation
 from poolpilot_lab.engine.model.flight import Outcome
 from poolpilot_lab.engine.model.kv_cache import BlockCache
@@ -9,6 +15,12 @@ from poolpilot_lab.engine.model.scheduler import Engine
 from poolpilot_lab.engine.model.sequence import Sequence, State
 from poolpilot_lab.engine.model.settings import EngineSettings, SequenceTooLongError
 from poolpilot_lab.engine.model.telemetry import Histogram, Telemetry
+
+if not TYPE_CHECKING:
+    _core = _compiled.wanted()
+    if _core is not None:
+        Engine, Sequence, Outcome = _core.Engine, _core.Sequence, _core.Outcome
+        BlockCache, Histogram = _core.BlockCache, _core.Histogram
 
 __all__ = [
     "PROFILES",
