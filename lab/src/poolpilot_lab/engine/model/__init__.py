@@ -1,6 +1,6 @@
 """The engine itself: pure, driven by a clock it is given. The fleet simulation and the HTTP server run this code.
 
-`Engine`, `Sequence`, `BlockCache`, `Histogram` and `Outcome` are the compiled ones (`engine/compiled`) where there are any.
+`Engine`, `Sequence`, `BlockCache`, `Histogram` and `Outcome` are compiled ones (`engine/compiled`) where there are any.
 """
 
 from typing import TYPE_CHECKING
