@@ -16,6 +16,7 @@ from poolpilot_picker.extproc.codec import dispatch, encode
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
 from poolpilot_picker.flow.pool import Pool, PoolSettings
 from poolpilot_picker.instruments.metrics import PickerMetrics
+from poolpilot_picker.requests import ModelTargets, PoolRules
 from poolpilot_picker.routing.registry import build_profile, default_registry
 from poolpilot_picker.state.endpoints import EndpointSpec
 from poolpilot_picker.state.samples import EngineSample
@@ -31,6 +32,12 @@ def profile(scorers: dict[str, int]) -> str:
     for name, weight in scorers.items():
         lines += [f"  - pluginRef: {name}", f"    weight: {weight}"]
     return "\n".join([*lines, "  - pluginRef: max-score-picker", ""])
+
+
+def rules(setup: dict[str, Any]) -> PoolRules:
+    """What the set-up's InferenceObjectives and InferenceModelRewrites say."""
+    exact = {model: ModelTargets("rewrite", [(target, 1)]) for model, target in setup["rewrites"].items()}
+    return PoolRules(priorities=setup["objectives"], exact=exact)
 
 
 class Bench:
@@ -55,7 +62,8 @@ class Bench:
                 max_adapters=0,
             )
             self.pool.apply_sample(endpoint, sample, 1.0)
-        self._exchange = Exchange(self.pool, self.metrics, ExchangeSettings(), clock=lambda: 0.0)
+        settings = ExchangeSettings(rules=rules(setup))
+        self._exchange = Exchange(self.pool, self.metrics, settings, clock=lambda: 0.0)
         self._metadata = {"envoy.lb.subset_hint": {f"{DESTINATION}-subset": case["subset"]}} if "subset" in case else {}
 
     def headers(self, kind: str, fields: dict[str, str]) -> list[ext_proc.ProcessingResponse]:

@@ -320,8 +320,31 @@ def test_the_target_model_seeds_the_chain_and_scales_the_estimate() -> None:
     assert list(request.prefix.hashes) == list(plain.prefix.hashes)
     assert request.prompt_tokens == pytest.approx(plain.prompt_tokens * 1.5, abs=1)
     assert request.text_tokens == plain.text_tokens
-    by_header = parse(head(COMPLETIONS, x_gateway_model_name_rewrite="real"), body, target_of=lambda model: "never")
+    by_header = parse(head(COMPLETIONS, x_gateway_model_name_rewrite="real"), body)
     assert (by_header.model, by_header.target_model) == ("alias", "real")
+    by_both = parse(head(COMPLETIONS, x_gateway_model_name_rewrite="header"), body, target_of=lambda model: "rule")
+    assert (by_both.model, by_both.target_model) == ("alias", "rule")
+
+
+def test_a_rule_for_every_request_takes_one_without_a_model() -> None:
+    request = parse(head(COMPLETIONS), b'{"prompt":"a"}', target_of=lambda model: "" if model else "real")
+    assert (request.model, request.target_model) == ("", "real")
+    with pytest.raises(BadRequest, match="model not found"):
+        parse(head(COMPLETIONS), b'{"prompt":"a"}', target_of=lambda model: "real" if model else "")
+
+
+def test_what_cannot_be_rewritten_has_its_own_model_as_target() -> None:
+    """The engine will be asked for the model that stands in the body."""
+    cut = parse(
+        head(COMPLETIONS, x_gateway_model_name_rewrite="other"),
+        b'{"model":"m","prompt":"aaaa',
+        complete=False,
+        target_of=lambda model: "other",
+    )
+    assert (cut.model, cut.target_model) == ("m", "m")
+    path = "/v1/audio/transcriptions"
+    opaque = parse(head(path, x_gateway_model_name_rewrite="other"), b'{"model":"m"}', target_of=lambda model: "other")
+    assert (opaque.model, opaque.target_model) == ("m", "m")
 
 
 def test_an_adapter_apart_from_the_model() -> None:

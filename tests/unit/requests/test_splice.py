@@ -38,8 +38,21 @@ def test_a_name_is_written_as_json() -> None:
     assert json.loads(rewrite_model(b'{"model":"a"}', 'quote " back \\ é 你')) == {"model": 'quote " back \\ é 你'}
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'{"model":', b'{"x":1}', b'{"x":' + b"[" * 100_000])
-def test_a_body_without_a_model_is_not_rewritten(body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "rewritten"),
+    [
+        (b"{}", b'{"model":"new"}'),
+        (b" {\n}", b' {"model":"new"\n}'),
+        (b'\xef\xbb\xbf{ "x":1}', b'\xef\xbb\xbf{"model":"new", "x":1}'),
+        (b'{"x":{"model":"a"}}', b'{"model":"new","x":{"model":"a"}}'),
+    ],
+)
+def test_a_body_without_a_model_gets_one(body: bytes, rewritten: bytes) -> None:
+    assert rewrite_model(body, "new") == rewritten
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"model":', b'{"x":' + b"[" * 100_000])
+def test_what_is_no_object_is_not_rewritten(body: bytes) -> None:
     with pytest.raises(ValueError):
         rewrite_model(body, "new")
 

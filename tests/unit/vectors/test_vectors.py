@@ -63,10 +63,9 @@ def http_case(case: dict[str, Any]) -> None:
             "llm_d_epp_request_total",
             {
                 "model_name": case["request"]["model"],
-                "target_model_name": case["request"]["target"],
+                "target_model_name": expected.get("body_model", case["request"]["model"]),
                 "fairness_id": "",
-                # Without InferenceObjectives nobody says another one.
-                "priority": "0",
+                "priority": str(SETUP["objectives"].get(case["request"]["model"], 0)),
             },
         )
         == 1.0
@@ -224,7 +223,6 @@ class WaitsFor(NamedTuple):
 
 
 EVENTS = WaitsFor("KV events")
-CRDS = WaitsFor("InferenceModelRewrite objects")
 
 LISTED: dict[str, Any] = {
     "hermetic 1": http_case,
@@ -236,7 +234,7 @@ LISTED: dict[str, Any] = {
     "hermetic 9": http_case,
     "hermetic 10": http_case,
     "hermetic 12": http_case,
-    "hermetic 14": CRDS,
+    "hermetic 14": http_case,
     "hermetic 16": response_case([b'{"choices":[{"te', b'xt":"hello"}]}'], "application/json"),
     "hermetic 19": response_case([b"data: {}\n\n", USAGE + DONE, b""], "text/event-stream", 7.0),
     "grpc lower queue for Generate": grpc_case,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.errors import BadRequest, InternalError, RequestRefused
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
-from poolpilot_picker.requests import InferenceRequest, RequestHead, Usage, parse, rewrite_model
+from poolpilot_picker.requests import NO_RULES, InferenceRequest, RequestHead, Usage, parse, rewrite_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.extproc.answered import Answer
     from poolpilot_picker.flow.pool import Placement, Pool
     from poolpilot_picker.instruments.metrics import PickerMetrics, RequestHandles
+    from poolpilot_picker.requests import PoolRules, Rewritten
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +42,22 @@ class Account:
         """When the request came, ms."""
 
     def place(
-        self, head: RequestHead, body: bytes, *, complete: bool, subset: tuple[str, ...] | None, now: float
+        self,
+        head: RequestHead,
+        body: bytes,
+        *,
+        complete: bool,
+        subset: tuple[str, ...] | None,
+        now: float,
+        rules: PoolRules = NO_RULES,
     ) -> None:
         """Parses, places and books. Raises RequestRefused, counted and logged; `complete` as for `requests.parse`."""
         metrics, pool = self.metrics, self.pool
         try:
-            request = parse(head, body, complete=complete, token_scale=pool.tokens.scale)
+            if rules.rewrites:
+                request = self._rewriting(head, body, complete, rules, now)
+            else:
+                request = parse(head, body, complete=complete, token_scale=pool.tokens.scale)
         except BadRequest as refused:
             self.refused(head, refused, now)
             raise
@@ -54,6 +65,8 @@ class Account:
             request = self._unread(head, body, now)
         if subset is not None:
             request.subset = subset
+        if request.objective:
+            request.priority = rules.priority(request.objective)
         self.request = request
         handles = self._handles = metrics.request(request.model, request.target_model, request.tenant, request.priority)
         handles.total.value += 1
@@ -75,6 +88,32 @@ class Account:
         handles.running.value += 1
         spec = placement.booking.endpoint.spec
         metrics.picked(request.target_model, spec.name or spec.host, spec.port)
+
+    def _rewriting(
+        self, head: RequestHead, body: bytes, complete: bool, rules: PoolRules, now: float
+    ) -> InferenceRequest:
+        """Parses by the rules of the pool's InferenceModelRewrites."""
+        chosen: list[Rewritten] = []
+
+        def target_of(model: str) -> str:
+            made = rules.rewrite(model, head.routing_key)
+            if made is None:
+                return ""
+            chosen.append(made)
+            return made.target
+
+        request = parse(head, body, complete=complete, target_of=target_of, token_scale=self.pool.tokens.scale)
+        for one in chosen:
+            self.metrics.rewritten(one.rule, request.model, one.target)
+        if not chosen and request.body_bytes and rules.rewrite(request.model, head.routing_key) is not None:
+            # Of a body of which only the beginning was seen, or that is no JSON, nothing can be changed.
+            self.metrics.events.labels("model-not-rewritten").inc()
+            if count := self.metrics.seldom.due("model-not-rewritten", now):
+                log.warning(
+                    "a rule rewrites the model, but the body is no JSON or was not seen whole: it goes on as it is",
+                    extra={"request_id": head.request_id, "pool": self.pool.name, "times": count},
+                )
+        return request
 
     def _unread(self, head: RequestHead, body: bytes, now: float) -> InferenceRequest:
         """Where reading a request has failed by a fault of ours: what the headers tell, to be placed by load."""

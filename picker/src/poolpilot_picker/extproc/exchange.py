@@ -19,6 +19,7 @@ from poolpilot_picker.extproc.answered import NO_METADATA, Metadata, status_of, 
 from poolpilot_picker.extproc.hints import subset_hint
 from poolpilot_picker.extproc.observation import Observation
 from poolpilot_picker.extproc.receipts import receipt_mutation
+from poolpilot_picker.extproc.renaming import Renaming, can_be_renamed
 from poolpilot_picker.extproc.replies import (
     CHUNK_BYTES,
     DUPLEX,
@@ -39,7 +40,9 @@ from poolpilot_picker.extproc.replies import (
 )
 from poolpilot_picker.flow.outcome import ANSWERED_BY_POD, Outcome
 from poolpilot_picker.requests import (
+    NO_RULES,
     BodyUse,
+    PoolRules,
     RequestHead,
     body_use,
     new_request_id,
@@ -57,6 +60,8 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _GO_ON: Final[list[Reply]] = [HeadersReply(request=False)]
 """To response headers, which nothing changes as a rule."""
 _NO_BODY: Final = (BodyUse.NONE, BodyUse.UNSEEN)
+RENAMED_IN: Final = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
+"""Of BUFFERED_PARTIAL a beginning comes, that nobody may change; in NONE nothing; GRPC is no JSON."""
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
 
@@ -72,6 +77,8 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Request headers removed besides those that only a picker may set."""
     max_body_bytes: int = 64 * 2**20
     """A full duplex body longer than this is placed on what has arrived; the rest passes through."""
+    rules: PoolRules = NO_RULES
+    """Priorities and rewrites of the pool."""
 
 
 class Exchange:
@@ -88,11 +95,13 @@ class Exchange:
         "_new_id",
         "_observation",
         "_refused",
+        "_renaming",
         "_request_mode",
         "_request_over",
         "_response_mode",
         "_response_over",
         "_response_seen",
+        "_rewrote",
         "_settings",
         "_strip",
         "_subset",
@@ -122,8 +131,9 @@ class Exchange:
         self._held_bytes = 0
         self._request_over = self._response_over = False  # no further body is expected
         self._echo = False  # full duplex: placed, request chunks pass through
-        self._refused = self._closed = self._response_seen = False
+        self._refused = self._closed = self._response_seen = self._rewrote = False
         self._observation: Observation | None = None
+        self._renaming: Renaming | None = None
         self.passing = False
         """The answer goes back as it comes, unread: a transport need not show the chunks that do not end it."""
 
@@ -198,6 +208,7 @@ class Exchange:
         if replies:
             return replies
         body = self._account.rewritten(chunk, complete=complete)
+        self._rewrote = body is not None
         length = (("content-length", str(len(body))),) if body is not None else ()
         return [BodyReply(request=True, mutation=self._mutation(length), body=body)]
 
@@ -234,6 +245,7 @@ class Exchange:
         if replies:
             return replies
         body = self._account.rewritten(whole, complete=complete)
+        self._rewrote = body is not None
         length: Sequence[Field] = ()
         if body is not None:
             chunks = [body]
@@ -274,7 +286,8 @@ class Exchange:
         head = self._head
         assert head is not None
         try:
-            self._account.place(head, body, complete=complete, subset=self._subset, now=now)
+            rules = self._settings.rules
+            self._account.place(head, body, complete=complete, subset=self._subset, now=now, rules=rules)
         except RequestRefused as refused:
             return self._refuse(refused)
         return []
@@ -312,6 +325,7 @@ class Exchange:
         if self._closed:
             return []
         self._response_seen, self._response_over, self._observation = True, end_of_stream, None
+        self._renaming = None
         self.passing = self._response_mode is _FULL_DUPLEX
         placement = self._account.placement
         if placement is None:
@@ -323,25 +337,38 @@ class Exchange:
         report = received.get(names.LOAD_REPORT)
         if report and self._load_report is not None and answer.outcome in ANSWERED_BY_POD:
             self._load_report(answer.address, report)
-        override = None
-        if placement.observe and placement.outcome is Outcome.SERVED and not end_of_stream:
-            override = self._observe(placement, received)
-        mutation = receipt_mutation(placement) if self._settings.receipt_header else NO_MUTATION
+        override, mutation = None, receipt_mutation(placement) if self._settings.receipt_header else NO_MUTATION
+        observed = placement.observe and placement.outcome is Outcome.SERVED
+        if (observed or self._rewrote) and not end_of_stream:
+            override = self._read_answer(placement, received, observed=observed)
+            streams = self._renaming is not None and self._response_mode is not BodyMode.BUFFERED
+            if streams and "content-length" in received:
+                # A data plane that streams the body takes another length for a fault.
+                mutation = msgspec.structs.replace(mutation, remove_headers=("content-length",))
         if override is None and mutation is NO_MUTATION:
             return _GO_ON
         return [HeadersReply(request=False, mutation=mutation, mode_override=override)]
 
-    def _observe(self, placement: Placement, received: Mapping[str, str | bytes]) -> ModeOverride | None:
-        if received.get("content-encoding"):
+    def _read_answer(
+        self, placement: Placement, received: Mapping[str, str | bytes], *, observed: bool
+    ) -> ModeOverride | None:
+        """The answer's body is wanted: to be watched, or because the client's model has to stand in it again."""
+        renamed = self._rewrote and bool(placement.request.model) and can_be_renamed(received)
+        if received.get("content-encoding") or not (observed or renamed):
             return None
         override = None
         if self._response_mode is BodyMode.NONE and self._request_mode not in DUPLEX:
             # Both modes are said: an unset one would mean NONE. Beside a full duplex mode it would be ignored.
             override = ModeOverride(request=self._request_mode, response=BodyMode.STREAMED)
             self._response_mode = BodyMode.STREAMED
-        by_chunk = self._response_mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
-        content_type = received.get("content-type", "")
-        self._observation = Observation(self._account, placement, content_type=content_type, by_chunk=by_chunk)
+        if renamed and self._response_mode in RENAMED_IN:
+            self._renaming = Renaming(placement.request.target_model, placement.request.model)
+        elif renamed:
+            self._account.metrics.events.labels("model-not-renamed").inc()
+        if observed:
+            by_chunk = self._response_mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
+            content_type = received.get("content-type", "")
+            self._observation = Observation(self._account, placement, content_type=content_type, by_chunk=by_chunk)
         self.passing = False
         return override
 
@@ -351,23 +378,39 @@ class Exchange:
             return []
         if self._observation is not None:
             self._observation.feed(chunk, now)
+        renaming = self._renaming
         if end_of_stream:
             self._end_response()
+        if renaming is not None:
+            return self._renamed(renaming, chunk, end_of_stream)
         if self._response_mode in DUPLEX:
             if len(chunk) <= CHUNK_BYTES:
                 return [StreamedReply(request=False, chunk=chunk, end_of_stream=end_of_stream)]
             return streamed((chunk,), end_of_stream, request=False, whole=self._response_mode is BodyMode.GRPC)
         return [BodyReply(request=False)]
 
+    def _renamed(self, renaming: Renaming, chunk: bytes, end_of_stream: bool) -> list[Reply]:
+        body = renaming.feed(chunk, last=end_of_stream or self._response_mode is BodyMode.BUFFERED)
+        if self._response_mode is _FULL_DUPLEX:
+            return streamed((body,), end_of_stream, request=False) if body or end_of_stream else []
+        if body == chunk:
+            return [BodyReply(request=False)]
+        # What is buffered has a length, which stands in the answer to the body; what is streamed has lost it.
+        buffered = self._response_mode is BodyMode.BUFFERED
+        length = Mutation(set_headers=(("content-length", str(len(body))),)) if buffered else NO_MUTATION
+        return [BodyReply(request=False, mutation=length, body=body)]
+
     def response_trailers(self, *, now: float) -> list[Reply]:
         """Response trailers."""
         if self._closed:
             return []
+        held = self._renaming.flush() if self._renaming is not None and self._response_mode is _FULL_DUPLEX else b""
         self._end_response()
-        return [TrailersReply(request=False)]
+        kept: list[Reply] = streamed((held,), False, request=False) if held else []
+        return [*kept, TrailersReply(request=False)]
 
     def _end_response(self) -> None:
-        self._response_over = True
+        self._response_over, self._renaming = True, None
         observation, self._observation = self._observation, None
         if observation is not None:
             observation.finish()
@@ -395,5 +438,5 @@ class Exchange:
     def closed(self, *, now: float) -> None:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
         self._closed, self.passing = True, False
-        self._chunks, self._observation = [], None
+        self._chunks, self._observation, self._renaming = [], None, None
         self._account.close(now)

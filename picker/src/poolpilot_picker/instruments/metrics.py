@@ -169,6 +169,12 @@ class PickerMetrics:
             ("status", "target_model_name", "endpoint_name", "namespace", "port"),
             registry=registry,
         )
+        self._rewrites = Counter(
+            prefix + "model_rewrite_decisions",
+            "Models rewritten by an InferenceModelRewrite",
+            ("model_rewrite_name", "model_name", "target_model"),
+            registry=registry,
+        )
         self.refused = Counter(
             "poolpilot_requests_refused",
             "Requests answered by the picker itself",
@@ -193,6 +199,7 @@ class PickerMetrics:
         self._models, self._tenants = LabelCap(), LabelCap()
         self._endpoints = LabelCap()
         self._request_sets, self._picked_sets = SetCap(LABEL_SETS), SetCap(PICKED_SETS)
+        self._rewritten_sets = SetCap(LABEL_SETS)
         self._handles: dict[tuple[str, str, str, int], RequestHandles] = {}
         self._picked: dict[tuple[str, str, int], Tally] = {}
         self._ended: dict[tuple[str, str], Tally] = {}
@@ -250,6 +257,11 @@ class PickerMetrics:
         """A decision found no endpoint."""
         labels = ("failure", self._models(target), "", "", "")
         self._attempts.labels(*self._picked_sets(labels, ("failure", OTHER, "", "", ""))).inc()
+
+    def rewritten(self, rule: str, model: str, target: str) -> None:
+        """A rule gave a request another model."""
+        labels = (rule, self._models(model), self._models(target))
+        self._rewrites.labels(*self._rewritten_sets(labels, (rule, OTHER, OTHER))).inc()
 
     def ended(self, pool: str, outcome: str) -> None:
         """A placed exchange ended."""

@@ -11,7 +11,7 @@ In the order of a request's way::
 * INFERENCE: `parse` with the whole body (join the chunks once), or with its beginning and `complete=False`.
 * OPAQUE: pick when the body, or its beginning, is there; `parse` reads the model where it can and refuses nothing.
 
-`parse(..., target_of=, token_scale=)`: the rewrite of a model (the header wins over it), and the learned factor on the
+`parse(..., target_of=, token_scale=)`: the rewrite of a model (it wins over the header), and the learned factor on the
 text tokens of a target model. The factor is learned from `usage`: its prompt tokens are
 `request.text_tokens × factor + request.fixed_tokens`.
 
@@ -25,17 +25,22 @@ from poolpilot_picker.requests.head import BodyUse, RequestHead, body_use, new_r
 from poolpilot_picker.requests.parsing import parse
 from poolpilot_picker.requests.refusals import error_body
 from poolpilot_picker.requests.request import NO_PREFIX, InferenceRequest, PrefixChain, RequestKind
+from poolpilot_picker.requests.rules import NO_RULES, ModelTargets, PoolRules, Rewritten
 from poolpilot_picker.requests.splice import rewrite_model
 from poolpilot_picker.requests.tokens import estimate, text_units
 from poolpilot_picker.requests.usage import Usage, UsageReader, usage_of
 
 __all__ = [
     "NO_PREFIX",
+    "NO_RULES",
     "BodyUse",
     "InferenceRequest",
+    "ModelTargets",
+    "PoolRules",
     "PrefixChain",
     "RequestHead",
     "RequestKind",
+    "Rewritten",
     "Usage",
     "UsageReader",
     "body_use",

@@ -38,9 +38,9 @@ _SPACE: Final = b" \t\r\n"
 _FORM_MODEL: Final = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n')
 
 
-def same_model(model: str) -> str:
-    """No rewrite: the engine is asked for what the client asked for."""
-    return model
+def no_rewrite(model: str) -> str:
+    """No rule: the engine is asked for what the client, or its header, asked for."""
+    return ""
 
 
 def unscaled(model: str) -> float:
@@ -53,15 +53,16 @@ def parse(
     body: bytes,
     *,
     complete: bool = True,
-    target_of: Callable[[str], str] = same_model,
+    target_of: Callable[[str], str] = no_rewrite,
     token_scale: Callable[[str], float] = unscaled,
 ) -> InferenceRequest:
     """What the decision needs to know of a request.
 
     `complete` is False when `body` is only the beginning (BUFFERED_PARTIAL above the buffer limit): then nothing is
     refused, the model may be missing, and the prompt's length is extrapolated by the content length.
-    `target_of` maps the asked model to the one the engine is asked for (a rewrite header wins over it), `token_scale`
-    the target model to its learned factor on text tokens.
+    `target_of` maps the asked model ("" where the body names none) to the one the engine is asked for, "" where no rule
+    says so; it wins over a rewrite header. `token_scale` maps the target model to its learned factor on text tokens.
+    A body that is not seen whole, or is no inference call, cannot be rewritten: its target is the model itself.
 
     Raises BadRequest when a JSON inference body seen whole is malformed, lacks the model or its prompt, or has a wrong
     type where we read it. Bodies of other kinds are never refused.
@@ -74,21 +75,21 @@ def parse(
     if head.use is not _INFERENCE:
         request.kind = RequestKind.OTHER
         _peek(request, head, body)
-        _retarget(request, head, target_of)
+        request.target_model = request.model
         return request
     body = body.removeprefix(BOM)
     if not complete:
-        _read_beginning(request, head, body, target_of, token_scale)
+        _read_beginning(request, head, body, token_scale)
         return request
     try:
         prompt, fields = READERS[head.kind](request, head, body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise explain(error, request.kind, body) from None
-    if not fields.model:
+    model = request.model = fields.model or ""
+    target = request.target_model = target_of(model) or head.model_rewrite or model
+    if not target:
         detail = "" if fields.model is None else ": model must be a non-empty string"
         raise BadRequest(NO_MODEL + detail, param="model")
-    model = request.model = fields.model
-    target = request.target_model = head.model_rewrite or target_of(model)
     _measure(request, prompt, fields, token_scale(target))
     return request
 
@@ -108,7 +109,6 @@ def _read_beginning(
     request: InferenceRequest,
     head: RequestHead,
     body: bytes,
-    target_of: Callable[[str], str],
     token_scale: Callable[[str], float],
 ) -> None:
     mended = mend(body)
@@ -122,13 +122,11 @@ def _read_beginning(
             continue
         if mended.cut_at is not None:
             _forget_cut(fields, candidate, mended.cut_at)
-        request.model = fields.model or head.model_hint
-        _retarget(request, head, target_of)
+        request.target_model = request.model = fields.model or head.model_hint
         _measure(request, prompt, fields, token_scale(request.target_model))
         break
     if not request.target_model:
-        request.model = request.model or head.model_hint
-        _retarget(request, head, target_of)
+        request.target_model = request.model = request.model or head.model_hint
     request.text_tokens = 0.0
     if not request.prompt_tokens:
         request.prompt_tokens = estimate(text_units(body))
@@ -147,13 +145,6 @@ def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: flo
     seed = chain_seed(request.target_model, request.adapter, fields.cache_salt or "")
     chain = prefix_chain(text, seed, tokens=tokens, marks=prompt.marks)
     request.prefix = chain if request.complete else settled(chain, len(text))
-
-
-def _retarget(request: InferenceRequest, head: RequestHead, target_of: Callable[[str], str]) -> None:
-    if head.model_rewrite:
-        request.target_model = head.model_rewrite
-    elif request.model:
-        request.target_model = target_of(request.model)
 
 
 def _adapter(path: bytes) -> str:

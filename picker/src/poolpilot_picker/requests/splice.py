@@ -22,17 +22,20 @@ def value_span(body: bytes, value: msgspec.Raw) -> tuple[int, int]:
 
 
 def rewrite_model(body: bytes, new_model: str) -> bytes:
-    """The body with its top-level `model` value replaced, everything else byte for byte.
+    """The body with its top-level `model` value replaced, or put in where it has none; the rest byte for byte.
 
     Only for bodies that were seen whole. Of a repeated key the last value is replaced: the one that counts for us and
-    for the engines. Raises ValueError when there is no such field or the body is no JSON object.
+    for the engines. Raises ValueError when the body is no JSON object.
     """
     json = body.removeprefix(BOM)
     try:
         value = NAMES.decode(json).model
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
+    mark, model = body[: len(body) - len(json)], msgspec.json.encode(new_model)
     if value is ABSENT:
-        raise ValueError("the body has no field model")
+        inside = json.index(b"{") + 1
+        comma = b"" if json[inside:].lstrip(b" \t\r\n").startswith(b"}") else b","
+        return b"".join((mark, json[:inside], b'"model":', model, comma, json[inside:]))
     start, end = value_span(json, value)
-    return b"".join((body[: len(body) - len(json)], json[:start], msgspec.json.encode(new_model), json[end:]))
+    return b"".join((mark, json[:start], model, json[end:]))
