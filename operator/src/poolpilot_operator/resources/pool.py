@@ -1,0 +1,125 @@
+"""What a served pool gets in its own namespace: a Service without a selector, and the EndpointSlice that fills it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from poolpilot_kube.names import (
+    DEFAULT_PICKER_PORT,
+    H2C,
+    POOL_ANNOTATION,
+    POOL_GROUP,
+    SERVICE_NAME_LABEL,
+    SLICE_MANAGER,
+    SLICE_MANAGER_LABEL,
+)
+from poolpilot_operator.resources.naming import labels, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from poolpilot_kube.objects import EndpointPickerRef, InferencePool, Key
+
+
+class PickerEndpoint(msgspec.Struct, frozen=True, order=True):
+    """A picker pod that serves a pool."""
+
+    namespace: str
+    pod: str
+    uid: str
+    address: str
+    node: str = ""
+    terminating: bool = False
+
+
+def reference_problem(ref: EndpointPickerRef | None) -> tuple[str, str] | None:
+    """Why a pool cannot get a Service, as (reason, message); None if it can."""
+    if ref is None:
+        return (
+            "EndpointPickerRefMissing",
+            "spec.endpointPickerRef is not set: it names the Service under which gateways find the picker of this pool",
+        )
+    if ref.kind not in {"", "Service"} or ref.group:
+        kind = f"{ref.kind}.{ref.group}" if ref.group else ref.kind
+        return (
+            "EndpointPickerRefUnsupported",
+            f"spec.endpointPickerRef is a {kind}; allowed is a Service of the core group",
+        )
+    return None
+
+
+def service(pool: InferencePool, picker: Key, port: int) -> dict[str, Any]:
+    """`port`: where the Picker's pods listen for this pool."""
+    ref = pool.spec.endpoint_picker_ref
+    assert ref is not None
+    number = ref.port.number if ref.port is not None else DEFAULT_PICKER_PORT
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": ref.name,
+            "namespace": pool.metadata.namespace,
+            "labels": labels(picker, "pool"),
+            "annotations": {POOL_ANNOTATION: pool.metadata.name},
+            "ownerReferences": [owner(pool)],
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "ports": [
+                {"name": "grpc", "protocol": "TCP", "port": number, "targetPort": port, "appProtocol": H2C},
+            ],
+        },
+    }
+
+
+def slice_name(service_name: str, address_type: str) -> str:
+    """Of the EndpointSlice of a Service; the type of a slice cannot change."""
+    return shortened(f"{service_name}-poolpilot{'-v6' if address_type == 'IPv6' else ''}", 253)
+
+
+def endpoint_slice(pool: InferencePool, picker: Key, port: int, endpoints: Iterable[PickerEndpoint]) -> dict[str, Any]:
+    """The picker pods that serve the pool."""
+    ref = pool.spec.endpoint_picker_ref
+    assert ref is not None
+    found = sorted(endpoints)
+    address_type = "IPv6" if any(":" in one.address for one in found) else "IPv4"
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": slice_name(ref.name, address_type),
+            "namespace": pool.metadata.namespace,
+            "labels": {
+                **labels(picker, "pool"),
+                SERVICE_NAME_LABEL: ref.name,
+                SLICE_MANAGER_LABEL: SLICE_MANAGER,
+            },
+            "annotations": {POOL_ANNOTATION: pool.metadata.name},
+            "ownerReferences": [owner(pool)],
+        },
+        "addressType": address_type,
+        "ports": [{"name": "grpc", "protocol": "TCP", "port": port, "appProtocol": H2C}],
+        "endpoints": [_endpoint(one) for one in found],
+    }
+
+
+def owner(pool: InferencePool) -> dict[str, Any]:
+    """The object goes when the pool goes."""
+    return {
+        "apiVersion": f"{POOL_GROUP}/v1",
+        "kind": "InferencePool",
+        "name": pool.metadata.name,
+        "uid": pool.metadata.uid,
+        "controller": True,
+    }
+
+
+def _endpoint(one: PickerEndpoint) -> dict[str, Any]:
+    return {
+        "addresses": [one.address],
+        "conditions": {"ready": not one.terminating, "serving": True, "terminating": one.terminating},
+        **({"nodeName": one.node} if one.node else {}),
+        "targetRef": {"kind": "Pod", "namespace": one.namespace, "name": one.pod, "uid": one.uid},
+    }

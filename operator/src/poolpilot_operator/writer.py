@@ -1,0 +1,172 @@
+"""Writes to the API server: only what differs, never what is not ours.
+
+What the operator makes carries its label. An object of the wanted name without it belongs to somebody else and is not
+touched: ForeignError. Between the look and the write somebody may come first only where the kind is not Service: a
+Service is created by a request that fails if there is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from poolpilot_kube.errors import RefusedError
+from poolpilot_kube.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL
+from poolpilot_operator.difference import covers, digest
+from poolpilot_operator.models import KINDS, Owned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from poolpilot_kube.api import KubeApi
+    from poolpilot_kube.objects import Key, Object, Resource
+    from poolpilot_operator.store import Store
+
+Manifest = dict[str, Any]
+
+APPLIED: Final = "poolpilot.dev/applied"
+"""Annotation: digest of what was applied last, so that a field that is no longer wanted is a difference too."""
+_APPLY: Final = "application/apply-patch+yaml"
+
+
+class ForeignError(Exception):
+    """An object of this name is there, and it is not ours."""
+
+    def __init__(self, kind: str, key: Key) -> None:
+        super().__init__(f"{kind} {'/'.join(part for part in key if part)} exists and was not made by poolpilot")
+        self.kind = kind
+        self.key = key
+
+
+class BusyError(Exception):
+    """The object is being deleted; it can be made again afterwards."""
+
+
+def ours(one: Object) -> bool:
+    """Whether the operator made it."""
+    return one.metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY
+
+
+def key_of(manifest: Manifest) -> Key:
+    """(namespace, name); the namespace is empty for what has none."""
+    metadata = manifest["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+class Writer:
+    """Counts what it writes, by (kind, verb)."""
+
+    def __init__(self, api: KubeApi, stores: Mapping[str, Store[Owned]]) -> None:
+        """`stores` by kind: what is known of the objects that the operator made."""
+        self.writes: Counter[tuple[str, str]] = Counter()
+        self._api = api
+        self._stores = stores
+
+    async def ensure(self, wanted: Manifest) -> Owned:
+        """Makes it so. Raises ForeignError, BusyError, or KubeError."""
+        kind, key = wanted["kind"], key_of(wanted)
+        sealed = _sealed(wanted)
+        live = self.known(kind, key)
+        if live is None:
+            if kind == "Service":
+                return await self._create(kind, key, sealed)
+            live = await self.read(kind, key)
+            if live is None:
+                return await self._apply(kind, key, sealed)
+        if not ours(live):
+            raise ForeignError(kind, key)
+        if live.metadata.deletion_timestamp is not None:
+            raise BusyError(f"{kind} {'/'.join(key)} is being deleted")
+        if covers(msgspec.to_builtins(live), {name: sealed[name] for name in sealed if name not in _HEAD}):
+            return live
+        return await self._apply(kind, key, sealed)
+
+    async def read(self, kind: str, key: Key) -> Owned | None:
+        """As the server has it now. Raises KubeError."""
+        try:
+            return msgspec.json.decode(await self._api.get(_path(KINDS[kind], key)), type=Owned)
+        except RefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def delete(self, kind: str, live: Owned) -> None:
+        """This very object; it may be gone already. Raises KubeError."""
+        if live.metadata.deletion_timestamp is not None:
+            return
+        self.writes[kind, "delete"] += 1
+        body = {"preconditions": {"uid": live.metadata.uid}, "propagationPolicy": "Background"}
+        try:
+            await self._api.send("DELETE", _path(KINDS[kind], live.key), body=body)
+        except RefusedError as error:
+            if error.status not in {404, 409}:
+                raise
+
+    async def status(self, resource: Resource[Any], key: Key, kind: str, status: Mapping[str, Any]) -> bytes:
+        """The whole status of one of our own kinds, as ours. Raises KubeError."""
+        self.writes[kind, "status"] += 1
+        body = {
+            "apiVersion": f"{resource.group}/{resource.version}",
+            "kind": kind,
+            "metadata": {"namespace": key[0], "name": key[1]},
+            "status": status,
+        }
+        return await self._patch(f"{_path(resource, key)}/status", body)
+
+    async def hand_over(self, wanted: Manifest, spec: Mapping[str, Any], manager: str) -> None:
+        """Lets another manager own fields of a spec, so that they stay when ours no longer names them."""
+        kind, key = wanted["kind"], key_of(wanted)
+        self.writes[kind, "apply"] += 1
+        body = {name: wanted[name] for name in ("apiVersion", "kind")}
+        body |= {"metadata": {"namespace": key[0], "name": key[1]}, "spec": dict(spec)}
+        await self._patch(_path(KINDS[kind], key), body, manager)
+
+    def known(self, kind: str, key: Key) -> Owned | None:
+        """As last heard of."""
+        store = self._stores.get(kind)
+        return store.get(key) if store is not None else None
+
+    async def _apply(self, kind: str, key: Key, sealed: Manifest) -> Owned:
+        self.writes[kind, "apply"] += 1
+        return self._learned(kind, key, await self._patch(_path(KINDS[kind], key), sealed))
+
+    async def _create(self, kind: str, key: Key, sealed: Manifest) -> Owned:
+        resource = KINDS[kind]
+        self.writes[kind, "create"] += 1
+        try:
+            answer = await self._api.send("POST", resource.path(key[0]), {"fieldManager": FIELD_MANAGER}, sealed)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+            # Somebody's, or ours and not heard of yet.
+            live = await self.read(kind, key)
+            if live is None:
+                raise BusyError(f"{kind} {'/'.join(key)} comes and goes") from None
+            if not ours(live):
+                raise ForeignError(kind, key) from None
+            raise BusyError(f"{kind} {'/'.join(key)} is not in the cache yet") from None
+        return self._learned(kind, key, answer)
+
+    async def _patch(self, path: str, body: Mapping[str, Any], manager: str = FIELD_MANAGER) -> bytes:
+        return await self._api.send("PATCH", path, {"fieldManager": manager, "force": "true"}, body, _APPLY)
+
+    def _learned(self, kind: str, key: Key, answer: bytes) -> Owned:
+        store = self._stores.get(kind)
+        if store is not None:
+            store.wrote(key, answer)
+        return msgspec.json.decode(answer, type=Owned)
+
+
+_HEAD: Final = frozenset({"apiVersion", "kind"})
+
+
+def _sealed(wanted: Manifest) -> Manifest:
+    metadata = wanted["metadata"]
+    annotations = {**metadata.get("annotations", {}), APPLIED: digest(wanted)}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _path(resource: Resource[Any], key: Key) -> str:
+    return f"{resource.path(key[0])}/{key[1]}"
