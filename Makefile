@@ -7,7 +7,7 @@ OUT    ?= out
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format api-reference lock clean
+.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format api-reference charts lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ format: setup ## let ruff rewrite what it can
 
 api-reference: setup ## rewrite docs/api.md from crds/
 	$(BIN)/python -m poolpilot_lab.api_reference
+
+charts: setup ## rewrite what is derived in charts/: copies of crds/, values.yaml and README.md
+	$(BIN)/python -m poolpilot_lab.charts
 
 lock: ## rewrite the hashed requirement files (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra picker --extra operator --extra lab --group envoy --group lint --group test --group build pyproject.toml -o requirements/dev.txt
