@@ -466,3 +466,50 @@ def test_a_table_in_memory_from_outside_is_that_memory():
     table.columns.enter(0, 3.0, 100.0, 10.0, 50.0, 5.0, NOW)
     assert outside[ROWS.index("inflight"), 0] == 3.0 == table.inflight[0]
     assert memory != before
+
+
+GAUGES = st.none() | st.sampled_from((0.0, -1.0, 1e6, 1e6 + 1, math.nan, math.inf)) | st.floats(0, 500)
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(0, 2**32),
+    GAUGES,
+    GAUGES,
+    GAUGES,
+    st.none() | st.sampled_from((0, 1, 456_789)),
+    st.none() | st.sampled_from((0, 7)),
+    st.floats(0, 300),
+)
+def test_a_sample_is_written_as_the_reference_writes_it(seed, running, waiting, usage, capacity, most, explained):
+    table = table_of(3, random.Random(seed))
+    theirs = table.block.copy()
+    sample = EngineSample(
+        taken_ms=NOW + 3.0,
+        running=running,
+        waiting=waiting,
+        kv_usage=usage,
+        kv_capacity_tokens=capacity,
+        max_sequences=most,
+    )
+    told = CORE.columns(table.block, 3).tell(1, sample, explained)
+    assert repr(told) == repr(ReferenceColumns(theirs, 3).tell(1, sample, explained))
+    assert np.array_equal(table.block, theirs, equal_nan=True)
+    share = math.nan if usage is None else usage
+    CORE.columns(table.block, 3).tell_usage(2, share)
+    ReferenceColumns(theirs, 3).tell_usage(2, share)
+    assert np.array_equal(table.block, theirs, equal_nan=True)
+
+
+def test_a_sample_of_no_slot_or_of_no_numbers_is_refused_and_nothing_is_written():
+    table = table_of(2, random.Random(1))
+    before = table.block.copy()
+    columns = CORE.columns(table.block, 2)
+    for slot in (-1, 2, 2**40):
+        with pytest.raises(IndexError):
+            columns.tell(slot, EngineSample(taken_ms=NOW), 0.0)
+        with pytest.raises(IndexError):
+            columns.tell_usage(slot, 0.5)
+    with pytest.raises(TypeError):
+        columns.tell(0, EngineSample(taken_ms=NOW, running="3"), 0.0)
+    assert np.array_equal(table.block, before, equal_nan=True)

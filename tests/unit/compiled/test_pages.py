@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from poolpilot_picker import compiled
 from poolpilot_picker.sources import page_layout
 from poolpilot_picker.sources.engines import BUILTIN
-from poolpilot_picker.sources.exposition import Wanted, needles
+from poolpilot_picker.sources.exposition import Wanted, needles, reference_any_named
 from poolpilot_picker.sources.http_connection import reference_same_head
 from poolpilot_picker.sources.page_layout import ReferenceLayout
 from poolpilot_picker.sources.series import Series
@@ -181,3 +181,27 @@ def test_a_head_is_known_again_when_only_its_length_differs():
     assert CORE.same_head(buffer, at - 1, BEFORE, BEHIND) is None, "not whole"
     with pytest.raises(IndexError):
         CORE.same_head(buffer, len(buffer) + 1, BEFORE, BEHIND)
+
+
+names = st.sampled_from((b"", b"a", b"ab", b"abc", b"b", b"x:a"))
+
+
+@given(st.lists(names.map(lambda name: b"\n" + name), max_size=3), st.data())
+def test_names_are_looked_for_as_the_reference_does(wanted, data):
+    ends = st.sampled_from((b" 1", b"\t1", b'{a="b"} 1', b"_sum 1", b"c 1", b""))
+    lines = data.draw(st.lists(st.builds(bytes.__add__, names, ends), max_size=6))
+    text = b"\n" + b"\n".join(lines) + b"\n"
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    for page in (text, bytearray(text)):
+        try:
+            told = reference_any_named(page, start, end, wanted)
+        except IndexError:  # a name at the very end of the text: the reference looks behind it
+            continue
+        assert CORE.any_named(page, start, end, wanted) is told
+
+
+def test_names_are_looked_for_inside_the_page_only():
+    for start, end in ((-1, 2), (3, 2), (0, 6)):
+        with pytest.raises(IndexError):
+            CORE.any_named(b"\na 1\n", start, end, [b"\na"])

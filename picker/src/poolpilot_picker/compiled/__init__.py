@@ -33,6 +33,7 @@ class Core(NamedTuple):
     rows: tuple[str, ...]
     layout: type[Layout]
     same_head: Callable[[bytes | bytearray, int, bytes, bytes], tuple[int, int] | None]
+    any_named: Callable[[bytes | bytearray, int, int, list[bytes]], bool]
     stream: type[Stream]
     messages: type[Messages]
     frames: type[Frames]
@@ -57,6 +58,7 @@ def load() -> Core:
         rows=_columns.ROWS,
         layout=_pages.Layout,
         same_head=_pages.same_head,
+        any_named=_pages.any_named,
         stream=_wire.Stream,
         messages=_wire.Messages,
         frames=_wire.Frames,

@@ -29,6 +29,7 @@ cdef class Columns:
     cdef int _estimate(
         self, double now, double stale_after_ms, double pickers, double* foreign, double* other_kv, uint8_t* unknown
     ) except -1
+    cdef void _tell_usage(self, Py_ssize_t slot, double usage) noexcept
     cdef void _add(
         self,
         Py_ssize_t slot,

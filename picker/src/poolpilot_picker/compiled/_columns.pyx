@@ -4,10 +4,13 @@
 Does what `ReferenceColumns` in `state/columns.py` does, operation by operation.
 """
 
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, NAN
 from libc.stdint cimport uint8_t
 
 import numpy as np
+
+cdef enum:
+    ABSURD = 1_000_000
 
 ROWS = (
     "inflight", "requests", "prompt_tokens", "expected_tokens", "uncached_tokens", "new_kv_tokens", "started_sum_ms",
@@ -202,6 +205,37 @@ cdef class Columns:
         of_context[0] = context
         return sequences
 
+    # ── samples ──────────────────────────────────────────────────────────────
+
+    def tell(self, Py_ssize_t slot, sample, double explained):
+        """Writes what a sample tells in numbers; returns how many sequences wait, NaN where that is not told."""
+        cdef double taken = sample.taken_ms, running = gauge(sample.running), waiting = gauge(sample.waiting)
+        cdef double usage = gauge(sample.kv_usage), queued = waiting if waiting > 0.0 else 0.0
+        capacity, most = sample.kv_capacity_tokens, sample.max_sequences
+        self._checked(slot)
+        self._block[SAMPLE_MS, slot] = taken
+        if capacity:
+            self._block[KV_CAPACITY, slot] = self._block[KV_TOKENS, slot] = capacity
+        if most:
+            self._block[MAX_SEQUENCES, slot] = most
+        self._block[RUNNING, slot] = running
+        self._block[WAITING, slot] = waiting
+        self._block[QUEUED, slot] = queued
+        if running >= 0.0:
+            self._block[FOREIGN, slot] = larger(running + queued - explained, 0.0)
+            self._block[LOAD_MS, slot] = taken
+        self._tell_usage(slot, usage)
+        return waiting
+
+    def tell_usage(self, Py_ssize_t slot, double usage):
+        """Writes the share of the KV cache in use; NaN: unknown."""
+        self._tell_usage(self._checked(slot), usage)
+
+    cdef void _tell_usage(self, Py_ssize_t slot, double usage) noexcept:
+        cdef double held = usage * self._block[KV_TOKENS, slot] if usage == usage else 0.0
+        self._block[KV_USAGE, slot] = usage
+        self._block[OTHER_KV_TOKENS, slot] = larger(held - self._block[NEW_KV_TOKENS, slot], 0.0)
+
     def crowd(self, Py_ssize_t slot):
         """Sequences at an endpoint for each of ours, one of ours more taken to be there."""
         self._checked(slot)
@@ -264,6 +298,14 @@ cdef class Columns:
             if unknown != NULL:
                 unknown[slot] = old
         return 0
+
+
+cdef inline double gauge(value) except? -2.0:
+    """NaN for what was not told, or makes no sense."""
+    if value is None:
+        return NAN
+    cdef double number = value
+    return number if 0.0 <= number <= ABSURD else NAN
 
 
 cdef double median(double* numbers, Py_ssize_t count) noexcept nogil:

@@ -202,6 +202,38 @@ cdef class Layout:
         return names
 
 
+def any_named(buffer, Py_ssize_t start, Py_ssize_t end, list needles not None):
+    """Some line of `buffer[start:end]` begins with one of these names. Each needle is a line feed and a name."""
+    cdef Py_buffer view
+    cdef const char* text
+    cdef const char* at
+    cdef Py_ssize_t size
+    cdef char behind
+    cdef bytes needle
+    if not needles:
+        return False
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        text = <const char*> view.buf
+        if not 0 <= start <= end <= view.len:
+            raise IndexError(f"page at {start} to {end} of {view.len} bytes")
+        while start < end:
+            at = <const char*> memchr(text + start, c"\n", end - start)
+            if at == NULL:
+                break
+            start = at - text
+            for needle in needles:
+                size = PyBytes_GET_SIZE(needle)
+                if begins(text, start, end, PyBytes_AS_STRING(needle), size) and start + size < view.len:
+                    behind = text[start + size]
+                    if behind == c"{" or behind == c" " or behind == c"\t":
+                        return True
+            start += 1
+        return False
+    finally:
+        PyBuffer_Release(&view)
+
+
 def same_head(buffer, Py_ssize_t filled, bytes before not None, bytes behind not None):
     """(where the body begins, where it ends) in `buffer[:filled]`, whose head is `before`, a content-length, `behind`;
     None where it is another one, or not whole."""

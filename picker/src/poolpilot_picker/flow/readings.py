@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from poolpilot_picker.state.columns import NEVER
+from poolpilot_picker.state.columns import NEVER, gauge
 
 if TYPE_CHECKING:
     from poolpilot_picker.flow.learners import Learners
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from poolpilot_picker.state.prefix import PrefixIndex
     from poolpilot_picker.state.samples import EngineSample
 
-ABSURD: Final = 1e6
-"""No engine runs or queues more sequences than this; what says so lies."""
 PREEMPTING_FOR_MS: Final = 5_000.0
 """How long an engine counts as preempting after its counter grew."""
 
@@ -51,58 +49,32 @@ class Readings:
         if not table.holds(endpoint) or sample.taken_ms < table.sample_ms[slot]:
             return
         self._learners.advance(endpoint, now)
-        table.sample_ms[slot] = sample.taken_ms
-        self._facts(endpoint, sample)
-        self._gauges(endpoint, sample, now)
+        # A fact once told stays true when a later sample does not repeat it.
+        if sample.prefix_caching is False:
+            self._prefixes.set_capacity(slot, 0.0)
+        elif sample.kv_capacity_tokens:
+            self._prefixes.set_capacity(slot, float(sample.kv_capacity_tokens))
+        waiting = table.columns.tell(slot, sample, self._ledger.explained(endpoint, sample.taken_ms))
+        if waiting >= 0.0:
+            self._ledger.reconcile_queue(endpoint, sample.taken_ms, waiting, now)
         self._adapters.apply_sample(slot, sample)
         if sample.preemptions is not None:
             if sample.preemptions > self._preemptions.get(endpoint, math.inf):
                 table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
             self._preemptions[endpoint] = sample.preemptions
-        self._learners.sampled(endpoint, sample, now)
-
-    def _facts(self, endpoint: Endpoint, sample: EngineSample) -> None:
-        """A fact once told stays true when a later sample does not repeat it."""
-        capacity = sample.kv_capacity_tokens
-        if capacity:
-            self._table.set_kv_capacity(endpoint, capacity)
-        if sample.prefix_caching is False:
-            self._prefixes.set_capacity(endpoint.slot, 0.0)
-        elif capacity:
-            self._prefixes.set_capacity(endpoint.slot, float(capacity))
-        if sample.max_sequences:
-            self._table.max_sequences[endpoint.slot] = sample.max_sequences
-
-    def _gauges(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
-        """A gauge that is missing is unknown, not zero."""
-        table, slot, taken = self._table, endpoint.slot, sample.taken_ms
-        running, waiting, usage = _gauge(sample.running), _gauge(sample.waiting), _gauge(sample.kv_usage)
-        queued = max(0.0, waiting)  # of NaN too
-        table.running[slot], table.waiting[slot], table.kv_usage[slot] = running, waiting, usage
-        table.queued[slot] = queued
-        if running >= 0.0:
-            table.foreign[slot] = max(0.0, running + queued - self._ledger.explained(endpoint, taken))
-            table.load_ms[slot] = taken
-        self._other_kv(endpoint, usage)
-        if waiting >= 0.0:
-            self._ledger.reconcile_queue(endpoint, taken, waiting, now)
+        if sample.inter_token is not None:
+            self._learners.sampled(endpoint, sample, now)
 
     def apply_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
         """A load report that came with an answer. It names a gauge or two: the others stay as the last sample told."""
         table, slot = self._table, endpoint.slot
         if not table.holds(endpoint) or report.taken_ms < table.sample_ms[slot]:
             return
-        usage, waiting = _gauge(report.kv_usage), _gauge(report.waiting)
+        usage, waiting = gauge(report.kv_usage), gauge(report.waiting)
         if not math.isnan(usage):
-            table.kv_usage[slot] = usage
-            self._other_kv(endpoint, usage)
+            table.columns.tell_usage(slot, usage)
         if not math.isnan(waiting):
             self._ledger.reconcile_queue(endpoint, report.taken_ms, waiting, now)
-
-    def _other_kv(self, endpoint: Endpoint, usage: float) -> None:
-        table, slot = self._table, endpoint.slot
-        held = 0.0 if math.isnan(usage) else usage * table.kv_tokens.item(slot)
-        table.other_kv_tokens[slot] = max(0.0, held - table.new_kv_tokens.item(slot))
 
     def restarted(self, endpoint: Endpoint, now: float) -> None:
         """The engine restarted: its caches are empty and its counters begin again."""
@@ -121,8 +93,3 @@ class Readings:
     def forget(self, endpoint: Endpoint) -> None:
         """The endpoint is gone."""
         self._preemptions.pop(endpoint, None)
-
-
-def _gauge(value: float | None) -> float:
-    """NaN for what was not told, or makes no sense."""
-    return value if value is not None and 0.0 <= value <= ABSURD else math.nan

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from poolpilot_picker import compiled
 from poolpilot_picker.sources.page_layout import Layout, Place, learn
 from poolpilot_picker.sources.series import Series
 
@@ -76,9 +77,9 @@ def needles(names: Iterable[str]) -> list[Needle]:
 class Wanted:
     """The names one reader wants of pages that come again, with what the last pages taught about their places.
 
-    Where a page looks like the one before, its lines are where they were (`page_layout`). Every sixteenth page, and
-    each that looks different, is searched: names in the order in which the last page had them, so that all of them
-    together cost one pass. A name that a large page did not have costs a pass of its own, on these pages only.
+    Where a page looks like the one before, its lines are where they were (`page_layout`). One that looks different is
+    searched: names in the order in which the last page had them, so that all of them together cost one pass. Names that
+    a large page did not have are looked for in every sixteenth page only.
     """
 
     __slots__ = ("_absent", "_count", "_found", "_layout", "_lines", "_missing", "_needles")
@@ -96,7 +97,8 @@ class Wanted:
         self._layout: Layout | None = None
         self._lines = 0
         self._missing: list[bytes] = []
-        """Of a small page: as many lines, all wanted ones where they were, and none of the others, is the same page."""
+        """Where all wanted lines are where they were, and there is none of these, it is the same page; of a small page,
+        where there are also as many lines."""
 
     def find(self, page: bytes) -> Page:
         """Every series of the wanted names. O(page) in all when names come in page order, O(page) more for each that
@@ -111,20 +113,16 @@ class Wanted:
         if layout is None or end <= start or buffer[end - 1] != 0x0A:
             return None
         large = end - start >= self._LARGE
-        if large and self._count % self._RECHECK == 0:
-            return None
         first = buffer[start]
         if first != 0x23 and first != 0x0A:  # as `_text`
             if start > 0 and buffer[start - 1] == 0x0A:
                 start -= 1
             else:
                 buffer, start, end = b"\n" + buffer[start:end], 0, end - start + 1
-        if not large:
-            if buffer.count(b"\n", start, end) != self._lines:
-                return None
-            for needle in self._missing:
-                if _find_name(buffer, needle, start, end) >= 0:
-                    return None
+        if not large and buffer.count(b"\n", start, end) != self._lines:
+            return None
+        if (not large or self._count % self._RECHECK == 0) and any_named(buffer, start, end, self._missing):
+            return None
         changed = layout.read(buffer, start, end, self._found)
         if changed is not None:
             return Page(self._found, 0, False, changed)
@@ -197,6 +195,14 @@ def find(page: bytes, names: Iterable[str]) -> Page:
 def _text(page: bytes) -> bytes:
     # A line feed in front lets the first line be found like any other; a header need not be found.
     return page if page.startswith((b"#", b"\n")) else b"\n" + page
+
+
+def reference_any_named(text: bytes | bytearray, start: int, end: int, needles: list[bytes]) -> bool:
+    """Some line of `text[start:end]` begins with one of these names; see `Needle`."""
+    return any(_find_name(text, needle, start, end) >= 0 for needle in needles)
+
+
+any_named: Final = reference_any_named if compiled.in_force is None else compiled.in_force.any_named
 
 
 def _find_name(text: bytes | bytearray, needle: bytes, start: int, end: int) -> int:

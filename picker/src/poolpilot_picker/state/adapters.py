@@ -37,10 +37,12 @@ def _resized(column: _Array, slots: int, fill: float) -> _Array:
 class _Slot:
     """What is known of one endpoint's models."""
 
-    __slots__ = ("active", "inflight", "resident", "served", "waiting")
+    __slots__ = ("active", "inflight", "most", "resident", "served", "waiting")
 
     def __init__(self) -> None:
         self.served: ServedModels | None = None
+        self.most: int | None = None
+        """GPU slots that the engine told."""
         self.active: tuple[str, ...] = ()
         self.waiting: tuple[str, ...] = ()
         self.resident: OrderedDict[str, None] = OrderedDict()
@@ -163,22 +165,25 @@ class AdapterResidency:
     def apply_sample(self, slot: int, sample: EngineSample) -> None:
         """Takes slots, activity and residency from a sample; missing leaves what was known."""
         known = self._slots[slot]
-        if sample.max_adapters is not None:
+        most, active, waiting = sample.max_adapters, sample.active_adapters, sample.waiting_adapters
+        if most is not None and most != known.most:
+            known.most = most
             self._told[slot] = True
-            self._limits[slot] = max(1, sample.max_adapters)
+            self._limits[slot] = max(1, most)
         if sample.resident_adapters is not None:
             resident = tuple(dict.fromkeys(sample.resident_adapters))
             self._replace(self._resident, slot, tuple(known.resident), resident)
             known.resident = OrderedDict.fromkeys(resident)
             self._loaded[slot] = len(resident)
-        if sample.active_adapters is not None:
-            known.active = self._replace(self._active, slot, known.active, sample.active_adapters)
-            for name in sample.active_adapters:
+        if active is not None:
+            known.active = self._replace(self._active, slot, known.active, active)
+            for name in active:
                 if name not in known.resident:
                     self._load(slot, name)
-        if sample.waiting_adapters is not None:
-            known.waiting = self._replace(self._waiting, slot, known.waiting, sample.waiting_adapters)
-        self._occupied[slot] = len(known.active) + len(known.waiting)
+        if waiting is not None:
+            known.waiting = self._replace(self._waiting, slot, known.waiting, waiting)
+        if active is not None or waiting is not None:
+            self._occupied[slot] = len(known.active) + len(known.waiting)
 
     def _load(self, slot: int, name: str) -> bool:
         known = self._slots[slot]

@@ -6,18 +6,24 @@ that is shared. `ReferenceColumns` is the reference of what `compiled/_columns.p
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+import math
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poolpilot_picker import compiled
 
+if TYPE_CHECKING:
+    from poolpilot_picker.state.samples import EngineSample
+
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 NEVER: Final = -np.inf
 """Time of a sample that was never taken."""
+ABSURD: Final = 1e6
+"""No engine runs or queues more sequences than this; what says so lies."""
 
 # Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens. What a formula reads
 # is finite and harmless in every slot, also in a free one; only what an engine tells may be NaN: it did not.
@@ -70,9 +76,11 @@ LEDGER_ROWS: Final = ROWS.index("free_at_ms") + 1
 _STARTS: Final = np.array([start for start, _ in COLUMNS.values()])
 
 _INFLIGHT, _REQUESTS, _PROMPT, _EXPECTED, _UNCACHED, _NEW_KV, _STARTED, _FREE_AT = range(LEDGER_ROWS)
-_FOREIGN, _STEP, _SEQUENCE, _CONTEXT = map(ROWS.index, ("foreign", "step_ms", "sequence_ms", "context_ms"))
-_LOAD_MS, _OTHER_KV, _KV_TOKENS, _MEAN_WEIGHT = map(
-    ROWS.index, ("load_ms", "other_kv_tokens", "kv_tokens", "mean_weight")
+_SAMPLE_MS, _LOAD_MS, _RUNNING, _WAITING, _QUEUED, _USAGE, _CAPACITY, _FOREIGN, _OTHER_KV = range(
+    LEDGER_ROWS, LEDGER_ROWS + 9
+)
+_KV_TOKENS, _MAX_SEQUENCES, _STEP, _SEQUENCE, _CONTEXT, _MEAN_WEIGHT = map(
+    ROWS.index, ("kv_tokens", "max_sequences", "step_ms", "sequence_ms", "context_ms", "mean_weight")
 )
 
 
@@ -90,6 +98,11 @@ def reset(block: Floats) -> Floats:
     """Makes all slots of a block, or of a part of its columns, free."""
     block[:] = _STARTS[:, None]
     return block
+
+
+def gauge(value: float | None) -> float:
+    """NaN for what was not told, or makes no sense."""
+    return value if value is not None and 0.0 <= value <= ABSURD else math.nan
 
 
 class ClockLike(Protocol):
@@ -146,6 +159,18 @@ class Columns(Protocol):
 
     def advance(self, slot: int, now: float, clock: ClockLike) -> None:
         """Tells the endpoint's clock what ran there since it was last told."""
+        ...
+
+    def tell(self, slot: int, sample: EngineSample, explained: float) -> float:
+        """Writes what a sample tells in numbers: its times, its gauges, and the facts it has.
+
+        A gauge that is missing is unknown, not zero. `explained`: sequences in the gauges that may be ours. Returns how
+        many wait, NaN where that is not told.
+        """
+        ...
+
+    def tell_usage(self, slot: int, usage: float) -> None:
+        """Writes the share of the KV cache in use; NaN: unknown."""
         ...
 
     def crowd(self, slot: int) -> float:
@@ -277,6 +302,30 @@ class ReferenceColumns:
     def advance(self, slot: int, now: float, clock: ClockLike) -> None:
         """As `Columns.advance`."""
         clock.advance(now, *self.batch(slot, now))
+
+    def tell(self, slot: int, sample: EngineSample, explained: float) -> float:
+        """As `Columns.tell`."""
+        column, taken = self._block[:, slot], sample.taken_ms
+        column[_SAMPLE_MS] = taken
+        if sample.kv_capacity_tokens:
+            column[_CAPACITY] = column[_KV_TOKENS] = sample.kv_capacity_tokens
+        if sample.max_sequences:
+            column[_MAX_SEQUENCES] = sample.max_sequences
+        running, waiting = gauge(sample.running), gauge(sample.waiting)
+        queued = max(0.0, waiting)  # of NaN too
+        column[_RUNNING], column[_WAITING], column[_QUEUED] = running, waiting, queued
+        if running >= 0.0:
+            column[_FOREIGN] = max(0.0, running + queued - explained)
+            column[_LOAD_MS] = taken
+        self.tell_usage(slot, gauge(sample.kv_usage))
+        return waiting
+
+    def tell_usage(self, slot: int, usage: float) -> None:
+        """As `Columns.tell_usage`."""
+        column = self._block[:, slot]
+        held = 0.0 if math.isnan(usage) else usage * float(column[_KV_TOKENS])
+        column[_USAGE] = usage
+        column[_OTHER_KV] = max(0.0, held - float(column[_NEW_KV]))
 
     def crowd(self, slot: int) -> float:
         """As `Columns.crowd`."""

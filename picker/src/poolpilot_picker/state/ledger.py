@@ -215,7 +215,7 @@ class Ledger:
         now, or released since."""
         account, sharing, since = self._accounts.get(endpoint), self._table.sharing, sample_ms - GAUGE_LAG_MS
         released = 0.0
-        if account is not None:
+        if account is not None and account.left:
             released += sum(sequences for until, sequences in account.left if until > since)
         if sharing is not None:
             released += sharing.released_since(endpoint.slot, since)
@@ -247,5 +247,6 @@ class Ledger:
         highest = lowest + begun + 30.0
         free_at = self._table.account.free_at_ms.item(slot)
         wanted = lowest if free_at < lowest else max(now, highest) if free_at > highest else free_at
-        if abs(wanted - free_at) > 1.0:
+        # An end that has passed is the same whenever it was.
+        if abs(wanted - free_at) > 1.0 and (wanted > now or free_at > now):
             self._shift(endpoint, wanted - free_at, after=now, now=now)
