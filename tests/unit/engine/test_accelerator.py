@@ -37,7 +37,7 @@ def test_factors_act_on_their_own_part_of_a_step() -> None:
     assert accelerator.step_ms(4, 800, 1, 512, 512**2) - decode == pytest.approx(2 * (mixed - decode))
     accelerator.decode_factor = 3.0
     assert accelerator.step_ms(4, 800, 1, 0, 0) == pytest.approx(3 * decode)
-    assert accelerator.growth_ms(4) == pytest.approx(3 * 4 * PROFILE.decode_c_ms)
+    assert accelerator.growth_ms(4, 800, 9) == pytest.approx(3 * 4 * PROFILE.decode_c_ms)
 
 
 def test_step_noise_has_mean_one_and_shrinks_over_a_run() -> None:

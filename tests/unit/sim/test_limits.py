@@ -19,7 +19,7 @@ QWEN = PROFILES["qwen3-32b-h100-tp2"]
 
 
 def test_alone_is_what_an_idle_engine_takes():
-    engine = World(fleet=(QWEN,), variation=EXACT).engines(1)[0]
+    engine = World(fleet=(QWEN,), variation=EXACT, tables=False).engines(1)[0]
     expected = sum(mixed_step_ms(QWEN, 0, 0, [chunk]) for chunk in ((2048, 640), (2048, 2688), (904, 4736)))
     assert alone_ms(engine, 5_000, 640) == pytest.approx(expected)
 

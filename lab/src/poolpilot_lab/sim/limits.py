@@ -20,7 +20,7 @@ from poolpilot_lab.engine.model import step_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from poolpilot_lab.engine.model import Engine
+    from poolpilot_lab.engine.model import Accelerator, Engine
     from poolpilot_lab.sim.fleet import Record
     from poolpilot_lab.sim.world import World
     from poolpilot_lab.workload.calls import Call
@@ -59,10 +59,12 @@ class Reuse:
 def alone_ms(engine: Engine, new: int, held: int) -> float:
     """TTFT of a prompt with `new` tokens to compute and `held` cached ones on the engine, if it were idle."""
     accelerator, budget = engine.accelerator, engine.settings.max_num_batched_tokens
-    chunks = -(-new // budget)
-    fixed = chunks * step_time.decode_part_ms(accelerator.profile, 0, 0, 1)
-    work = step_time.prefill_part_ms(accelerator.profile, new, new * new + 2 * new * held)
-    return accelerator.decode_factor * fixed + accelerator.prefill_factor * work
+    total = 0.0
+    while new > 0:
+        chunk = min(new, budget)
+        total += accelerator.step_ms(0, 0, 1, chunk, chunk * chunk + 2 * chunk * held)
+        new, held = new - chunk, held + chunk
+    return total
 
 
 def limits(record: Record, world: World, seed: int) -> Limits:
@@ -72,6 +74,7 @@ def limits(record: Record, world: World, seed: int) -> Limits:
     reuse = Reuse(world.block_tokens)
     reference = engines[0].accelerator
     speed = sum(_speed(engine, engines[0]) for engine in engines)
+    cheapest = _cheapest(reference)
     releases, works, l1 = [], [], []
     prompt = found = 0
     measured: list[bool] = []
@@ -83,8 +86,7 @@ def limits(record: Record, world: World, seed: int) -> Limits:
         new = call.prompt_tokens - held
         releases.append(trip.arrived_ms)
         attention = new * new + 2 * new * held
-        work = reference.prefill_factor * step_time.prefill_part_ms(reference.profile, new, attention)
-        works.append(work / speed)
+        works.append(cheapest * step_time.prefill_part_ms(reference.profile, new, attention) / speed)
         inside = trip.arrived_ms >= record.begin_ms
         measured.append(inside)
         if inside:
@@ -121,9 +123,16 @@ def _fastest(engines: Sequence[Engine]) -> list[Engine]:
 def _speed(engine: Engine, reference: Engine) -> float:
     """How fast an engine prefills, relative to another; optimistic where the two costs differ in kind."""
     mine, theirs = engine.accelerator, reference.accelerator
-    token = theirs.prefill_factor * theirs.profile.prefill_b_ms / (mine.prefill_factor * mine.profile.prefill_b_ms)
-    square = theirs.prefill_factor * theirs.profile.prefill_c_ms / (mine.prefill_factor * mine.profile.prefill_c_ms)
+    factor = _cheapest(theirs) / _cheapest(mine)
+    token = factor * theirs.profile.prefill_b_ms / mine.profile.prefill_b_ms
+    square = factor * theirs.profile.prefill_c_ms / mine.profile.prefill_c_ms
     return max(token, square)
+
+
+def _cheapest(accelerator: Accelerator) -> float:
+    """Lowest factor on the formula's prefill work in any step."""
+    table = accelerator.table
+    return accelerator.prefill_factor * (1.0 if table is None else min(1.0, table.least_prefill))
 
 
 def _high(values: Sequence[float], share: float) -> float:

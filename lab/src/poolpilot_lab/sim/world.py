@@ -9,7 +9,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from poolpilot_lab.engine.model import Accelerator, Engine, EngineSettings, Profile, Variation
+from poolpilot_lab.engine.model import PROFILES, Accelerator, Engine, EngineSettings, Profile, Variation
+from poolpilot_lab.engine.model.step_tables import step_tables
 
 IDENTICAL = Variation(sigma=0.0, step_noise=0.1, stall_every_ms=120_000.0, stall_ms=150.0)
 """Identical hardware: only step noise and stalls."""
@@ -46,6 +47,8 @@ class World:
     """One profile per endpoint, those that start later included."""
     block_tokens: int = 64
     variation: Variation = HIDDEN
+    tables: bool = True
+    """Steps take what tables say, where there are any: no policy believes in the very formula of the world."""
     max_loras: int = 0
     lora_load_ms: float = 500.0
     adapters: tuple[str, ...] = ()
@@ -83,7 +86,9 @@ class World:
             max_loras=self.max_loras,
             lora_load_ms=self.lora_load_ms,
         )
-        return Engine(settings, Accelerator(profile, self.variation, seed))
+        tabulated = self.tables and profile == PROFILES.get(profile.id)
+        table = step_tables().get(profile.id) if tabulated else None
+        return Engine(settings, Accelerator(profile, self.variation, seed, table))
 
     def starts_later(self, endpoint: int) -> bool:
         """Whether the endpoint joins during the run."""

@@ -591,7 +591,7 @@ cdef class Engine:
             count = self._run_length(decoding, steps)
         noise = self.accelerator.noise(count)
         duration = self.accelerator.step_ms(len(decoding), context, len(chunks), tokens, attention)
-        growth = self.accelerator.growth_ms(len(decoding)) if count > 1 else 0.0
+        growth = self.accelerator.growth_ms(len(decoding), context, count) if count > 1 else 0.0
         flight = _Flight.__new__(_Flight)
         flight.start = now
         flight.steps = count

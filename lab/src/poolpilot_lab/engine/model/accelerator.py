@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 from poolpilot_lab.engine.model import step_time
-from poolpilot_lab.engine.model.profiles import Profile  # noqa: TC001  (dataclass field)
+
+if TYPE_CHECKING:
+    from poolpilot_lab.engine.model.profiles import Profile
+    from poolpilot_lab.engine.model.step_tables import StepTable
 
 _CLIP = 2.0
 
@@ -34,10 +38,14 @@ class Variation:
 class Accelerator:
     """Durations of steps on one instance; all randomness comes from `seed`."""
 
-    __slots__ = ("_next_stall", "_random", "_variation", "decode_factor", "prefill_factor", "profile", "slow")
+    __slots__ = ("_next_stall", "_random", "_variation", "decode_factor", "prefill_factor", "profile", "slow", "table")
 
-    def __init__(self, profile: Profile, variation: Variation | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, profile: Profile, variation: Variation | None = None, seed: int = 0, table: StepTable | None = None
+    ) -> None:
+        """table: what steps really take, where the profile is only a fit."""
         self.profile = profile
+        self.table = table
         self.slow = 1.0
         """Multiplies every step from the next one on: an injected slow-down."""
         self._variation = variation or Variation()
@@ -73,11 +81,27 @@ class Accelerator:
 
     def step_ms(self, sequences: int, context_tokens: int, chunks: int, tokens: int, attention: int) -> float:
         """Duration of a step without noise: arguments as in `step_time`."""
-        duration = self.decode_factor * step_time.decode_part_ms(self.profile, sequences, context_tokens, chunks)
-        if tokens:
-            duration += self.prefill_factor * step_time.prefill_part_ms(self.profile, tokens, attention)
-        return duration
+        duration = self.decode_ms(sequences, context_tokens, chunks)
+        return duration + self.prefill_ms(tokens, attention) if tokens else duration
 
-    def growth_ms(self, sequences: int) -> float:
-        """By how much each step of a pure decode run is longer than the one before it."""
-        return self.decode_factor * self.profile.decode_c_ms * sequences
+    def decode_ms(self, sequences: int, context_tokens: int, chunks: int) -> float:
+        """Of a step, without noise: all but its prefill tokens."""
+        profile = self.profile
+        alone = step_time.decode_alone_ms(profile, sequences, context_tokens)
+        if self.table is not None:
+            alone *= self.table.decode(sequences, context_tokens)
+        return self.decode_factor * (alone + step_time.overhead_ms(profile, sequences + chunks))
+
+    def prefill_ms(self, tokens: int, attention: int) -> float:
+        """Of a step, without noise: what its prefill tokens add."""
+        part = self.prefill_factor * step_time.prefill_part_ms(self.profile, tokens, attention)
+        return part if self.table is None else part * self.table.prefill(tokens)
+
+    def growth_ms(self, sequences: int, context_tokens: int, steps: int) -> float:
+        """By how much each step of a pure decode run of `steps` steps is longer than the one before it, in the mean."""
+        if self.table is None:
+            return self.decode_factor * self.profile.decode_c_ms * sequences
+        grown = (steps - 1) * sequences
+        return (self.decode_ms(sequences, context_tokens + grown, 0) - self.decode_ms(sequences, context_tokens, 0)) / (
+            steps - 1
+        )

@@ -299,7 +299,7 @@ class Engine:
             count = run_length(decoding, steps, self.settings.block_size, self.blocks.free)
         noise = self.accelerator.noise(count)
         duration = self.accelerator.step_ms(len(decoding), context, len(chunks), tokens, attention)
-        growth = self.accelerator.growth_ms(len(decoding)) if count > 1 else 0.0
+        growth = self.accelerator.growth_ms(len(decoding), context, count) if count > 1 else 0.0
         scheduled = tokens + len(decoding)
         return Flight(now, count, noise * duration + stall_ms, noise * growth, scheduled, decoding, chunks)
 

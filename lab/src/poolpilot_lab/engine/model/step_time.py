@@ -32,11 +32,12 @@ def prefill_part_ms(profile: Profile, tokens: int, attention: int) -> float:
 
 def decode_part_ms(profile: Profile, sequences: int, context_tokens: int, chunks: int) -> float:
     """What a step costs before its prefill tokens: weights, decoding sequences, their context and CPU overhead."""
-    return (
-        decode_alone_ms(profile, sequences, context_tokens)
-        + profile.step_overhead_ms
-        + profile.sequence_overhead_ms * (sequences + chunks)
-    )
+    return decode_alone_ms(profile, sequences, context_tokens) + overhead_ms(profile, sequences + chunks)
+
+
+def overhead_ms(profile: Profile, scheduled: int) -> float:
+    """CPU overhead of a step that so many sequences take part in."""
+    return profile.step_overhead_ms + profile.sequence_overhead_ms * scheduled
 
 
 def mixed_step_ms(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
+from poolpilot_lab.sim.telemetry import EVERYTHING_MS
 from poolpilot_picker.config.load import load
 from poolpilot_picker.config.schema import API_VERSION, KIND
 from poolpilot_picker.routing.pipeline import PluginGuard, Profile
@@ -81,8 +82,8 @@ class Baseline:
     build: Callable[[World], Rule]
     first_tokens: bool = False
     """The peer forwards the answers, so it sees the first token of each."""
-    scrape_ms: float = 200.0
-    """Between two readings of an endpoint, where the scenario does not set it."""
+    scrape_ms: float = EVERYTHING_MS
+    """Between two readings of an endpoint, where the scenario does not set it; seldom where the rule reads no gauge."""
 
     def policy(self, world: World) -> Profile:
         """What a pool runs."""

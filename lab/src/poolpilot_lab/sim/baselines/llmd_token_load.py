@@ -34,4 +34,5 @@ BASELINE = Baseline(
     source="llm-d blog 2026-08-17 (sticky until saturated), τ calibrated to the simulated engine",
     build=_build,
     first_tokens=True,
+    scrape_ms=200.0,
 )

@@ -60,4 +60,5 @@ BASELINE = Baseline(
     name="smg-least-load",
     source="smg 1.13.0 least_load with its accounting; reports every 200 ms instead of its 10 s (in its favour)",
     build=lambda _: SmgLeastLoad(),
+    scrape_ms=200.0,
 )
