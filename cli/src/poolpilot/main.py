@@ -18,6 +18,7 @@ class Subcommand(NamedTuple):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "picker": Subcommand("poolpilot_picker.main", "picker", "run the endpoint picker (also: poolpilot-picker)"),
     "config": Subcommand("poolpilot_picker.config_command", "picker", "check an EndpointPickerConfig file"),
+    "doctor": Subcommand("poolpilot_kube.doctor.command", "operator", "look at a cluster and say what to change"),
     "envoy-config": Subcommand("poolpilot_picker.envoy.command", "picker", "print an Envoy configuration for a picker"),
     "engine": Subcommand("poolpilot_lab.engine.server", "lab", "run a stand-in vLLM server"),
     "demo": Subcommand("poolpilot_lab.demo.command", "lab", "Envoy, picker and engines on this machine, compared"),

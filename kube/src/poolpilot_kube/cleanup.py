@@ -1,4 +1,4 @@
-"""`python -m poolpilot_kube.cleanup`: before a release goes: deletes its Picker and waits until what it made is gone.
+"""`python -m poolpilot_kube.cleanup`: before a release goes, deletes its Picker and waits until what it made is gone.
 
 What the operator makes in pools' namespaces belongs to their pools, which stay, so nobody else would remove it. The
 operator does it as long as it runs; what is left after a while is deleted here. Exit codes: 0 all is gone, 1 something

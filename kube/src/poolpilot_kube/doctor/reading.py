@@ -20,7 +20,7 @@ from poolpilot_kube.doctor.models import (
     Pool,
 )
 from poolpilot_kube.errors import RefusedError
-from poolpilot_kube.names import OUR_GROUP, POOL_GROUP
+from poolpilot_kube.names import OUR_GROUP, POOL_GROUP, SERVICE_NAME_LABEL
 from poolpilot_kube.objects import SERVICES, Key, ObjectT, Resource, Service
 
 if TYPE_CHECKING:
@@ -70,9 +70,11 @@ class Cluster(msgspec.Struct, kw_only=True):
     unread: frozenset[str] = frozenset()
     """PLURAL.GROUP that may not be read: nothing can be said of what is missing there."""
     pools: list[Pool] = []
-    pods: list[ModelPod] = []
-    services: list[Service] = []
-    slices: list[EndpointSlice] = []
+    pods: dict[str, list[ModelPod]] = {}
+    """By namespace, of those that have pools."""
+    services: dict[Key, Service] = {}
+    slices: dict[Key, list[EndpointSlice]] = {}
+    """By Service."""
     pickers: list[Picker] = []
     adapters: list[LoraAdapter] = []
     definitions: list[Definition] = []
@@ -91,10 +93,6 @@ class Cluster(msgspec.Struct, kw_only=True):
     def knows(self, resource: str) -> bool:
         """Whether that something is missing in the lists of this PLURAL.GROUP means anything."""
         return resource not in self.unread
-
-    def service(self, key: Key) -> Service | None:
-        """The Service of this namespace and name."""
-        return next((one for one in self.services if one.key == key), None)
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -133,8 +131,10 @@ async def read(api: KubeApi, namespaces: Sequence[str] = ()) -> Cluster:
     cluster.pools = await _listed(api, _POOLS, cluster)
     cluster.pickers = await _listed(api, _PICKERS, cluster)
     cluster.adapters = await _listed(api, _ADAPTERS, cluster)
-    cluster.services = await _listed(api, SERVICES, cluster)
-    cluster.slices = await _listed(api, _SLICES, cluster)
+    cluster.services = {one.key: one for one in await _listed(api, SERVICES, cluster)}
+    for one in await _listed(api, _SLICES, cluster):
+        service = (one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
+        cluster.slices.setdefault(service, []).append(one)
     cluster.routes = await _listed(api, _ROUTES, cluster)
     cluster.extensions = await _listed(api, _EXTENSIONS, cluster)
     cluster.backends = await _listed(api, _BACKENDS, cluster)
@@ -143,23 +143,23 @@ async def read(api: KubeApi, namespaces: Sequence[str] = ()) -> Cluster:
     cluster.definitions = await _listed(api, _DEFINITIONS, cluster, everywhere=True)
     for namespace in sorted({pool.metadata.namespace for pool in cluster.pools}):
         # Not those of all namespaces: model servers are few among the pods of a cluster.
-        cluster.pods += await _listed(api, _PODS, cluster, within=(namespace,))
+        cluster.pods[namespace] = await _listed(api, _PODS, cluster, within=(namespace,))
     return cluster
 
 
 def seen(cluster: Cluster) -> dict[str, int]:
     """How many of each kind there are, without kinds of which there is none."""
     counted = {
-        "InferencePools": cluster.pools,
-        "Pickers": cluster.pickers,
-        "LoraAdapters": cluster.adapters,
-        "Services": cluster.services,
-        "EndpointSlices": cluster.slices,
-        "pods": cluster.pods,
-        "HTTPRoutes": cluster.routes,
-        "EnvoyExtensionPolicies": cluster.extensions,
+        "InferencePools": len(cluster.pools),
+        "Pickers": len(cluster.pickers),
+        "LoraAdapters": len(cluster.adapters),
+        "Services": len(cluster.services),
+        "EndpointSlices": sum(map(len, cluster.slices.values())),
+        "pods": sum(map(len, cluster.pods.values())),
+        "HTTPRoutes": len(cluster.routes),
+        "EnvoyExtensionPolicies": len(cluster.extensions),
     }
-    return {kind: len(objects) for kind, objects in counted.items() if objects}
+    return {kind: number for kind, number in counted.items() if number}
 
 
 async def _served(api: KubeApi) -> frozenset[str]:
