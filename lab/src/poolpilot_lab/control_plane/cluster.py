@@ -1,4 +1,4 @@
-"""etcd and kube-apiserver as child processes: started in seconds, gone without a trace."""
+"""etcd, kube-apiserver and, if wanted, controllers and scheduler as child processes: gone without a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import msgspec
 
 from poolpilot_lab.control_plane.api import Api, ApiError
 from poolpilot_lab.control_plane.certificates import Authority, KeyPair, signing_key, written
+from poolpilot_lab.control_plane.controllers import CONTROLLERS, SCHEDULER, controllers_argv, scheduler_argv
 from poolpilot_lab.control_plane.programs import programs
+from poolpilot_lab.gotools import NotAvailable
 from poolpilot_lab.processes import Child, free_ports, http_status
 
 if TYPE_CHECKING:
@@ -36,9 +38,17 @@ class ControlPlane:
     """A running control plane. Everything of it, keys included, lies in `folder`."""
 
     def __init__(
-        self, called: Programs, folder: Path, host: str, etcd_port: int, port: int, flags: Sequence[str]
+        self,
+        called: Programs,
+        folder: Path,
+        host: str,
+        ports: Sequence[int],
+        flags: Sequence[str],
+        *,
+        controllers: bool = False,
     ) -> None:
-        """Writes keys and kubeconfig, starts nothing. `flags` are added to those of kube-apiserver."""
+        """Writes keys and kubeconfig, starts nothing. `ports`: four. `flags` are added to those of kube-apiserver."""
+        etcd_port, port, *others = ports
         self.folder = folder
         self.server = f"https://{host}:{port}"
         """As in kubeconfig."""
@@ -53,6 +63,15 @@ class ControlPlane:
         self.etcd = Child("etcd", _etcd_argv(called, folder, host, etcd_port), log=folder / "etcd.log")
         argv = [*self._apiserver_argv(called, host, port), *flags]
         self.apiserver = Child("kube-apiserver", argv, log=folder / "kube-apiserver.log")
+        self.controllers: list[Child] = []
+        """Controller manager and scheduler, or neither."""
+        if controllers:
+            for name, argv_of, own_port in (
+                (CONTROLLERS, controllers_argv, others[0]),
+                (SCHEDULER, scheduler_argv, others[1]),
+            ):
+                argv = argv_of(called, host, own_port, self.kubeconfig_of(f"system:{name}"), self._keys)
+                self.controllers.append(Child(name, argv, log=folder / f"{name}.log"))
 
     def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig for this user, who may do what RBAC grants."""
@@ -69,6 +88,23 @@ class ControlPlane:
         await self.etcd.start().ready(self._etcd_is_healthy, _START_S)
         self.apiserver.start()
         await self.ready()
+        if self.controllers:
+            for child in self.controllers:
+                child.start()
+            await self._controllers_work()
+
+    async def _controllers_work(self) -> None:
+        """They do when a namespace has its ServiceAccount: without it no pod can be made."""
+        async with self.api() as api:
+
+            async def check() -> bool:
+                try:
+                    await api.get("v1", "ServiceAccount", "default")
+                except ApiError:
+                    return False
+                return True
+
+            await self.controllers[0].ready(check, _START_S)
 
     async def ready(self) -> None:
         """Waits for an API server that is starting; ProcessError if it ends or takes too long."""
@@ -85,8 +121,8 @@ class ControlPlane:
             await self.apiserver.ready(check, _START_S)
 
     async def stop(self) -> None:
-        """Kills both: nothing is worth keeping, and on TERM the API server waits for the watches of its clients."""
-        await asyncio.gather(self.apiserver.stop(0.0), self.etcd.stop(0.0))
+        """Kills all: nothing is worth keeping, and on TERM the API server waits for the watches of its clients."""
+        await asyncio.gather(*(one.stop(0.0) for one in (*self.controllers, self.apiserver, self.etcd)))
 
     async def _etcd_is_healthy(self) -> bool:
         return await http_status(*self._etcd_at, "/health") == 200
@@ -156,17 +192,21 @@ async def control_plane(
     *,
     host: str = "127.0.0.1",
     flags: Sequence[str] = (),
+    controllers: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> AsyncIterator[ControlPlane]:
     """A control plane of its own in a new folder in `workdir`, on free ports of `host`, until the context ends.
 
-    There are no controllers and no scheduler: a pod's ServiceAccount must be made, and its status set, by whoever
-    needs them. `say` hears of a build (see `programs`). Raises NotAvailable if the programs cannot be had, and
-    ProcessError, with the end of the log, if one does not start.
+    Without `controllers` there is no controller manager and no scheduler: a pod's ServiceAccount must be made, and its
+    status set, by whoever needs them. With them pods still need a node: see `poolpilot_lab.kubelet`. `say` hears of a
+    build (see `programs`). Raises NotAvailable if the programs cannot be had, and ProcessError, with the end of the
+    log, if one does not start.
     """
     called = await programs(say)
-    etcd_port, port = free_ports(2, host)
-    plane = ControlPlane(called, _new_folder(workdir), host, etcd_port, port, flags)
+    if controllers and not (called.controllers and called.scheduler):
+        raise NotAvailable("KUBEBUILDER_ASSETS names a folder without kube-controller-manager and kube-scheduler")
+    ports = free_ports(4, host)
+    plane = ControlPlane(called, _new_folder(workdir), host, ports, flags, controllers=controllers)
     try:
         await plane.start()
         yield plane

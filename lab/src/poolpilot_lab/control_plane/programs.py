@@ -23,6 +23,10 @@ class Programs:
 
     etcd: tuple[str, ...]
     apiserver: tuple[str, ...]
+    controllers: tuple[str, ...] = ()
+    """kube-controller-manager; empty if $KUBEBUILDER_ASSETS has none, as usual. So are the next two."""
+    scheduler: tuple[str, ...] = ()
+    kubectl: tuple[str, ...] = ()
 
 
 async def programs(say: Callable[[str], None] | None = None) -> Programs:
@@ -32,7 +36,8 @@ async def programs(say: Callable[[str], None] | None = None) -> Programs:
     """
     given = os.environ.get(_GIVEN)
     if given:
-        return Programs((_given(given, "etcd"),), (_given(given, "kube-apiserver"),))
+        others = [_if_given(given, name) for name in ("kube-controller-manager", "kube-scheduler", "kubectl")]
+        return Programs((_given(given, "etcd"),), (_given(given, "kube-apiserver"),), *others)
     version = await _kubernetes_version()
     major, minor, *_ = version.removeprefix("v").split(".")
     # Else the server calls itself v0.0.0-master, and kubectl and Helm refuse it.
@@ -44,7 +49,8 @@ async def programs(say: Callable[[str], None] | None = None) -> Programs:
         f"{_VERSION}.buildDate": "1970-01-01T00:00:00Z",
     }
     program = str(await built(GoProgram(MODULE, variables=variables), say))
-    return Programs((program, "etcd"), (program, "kube-apiserver"))
+    names = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+    return Programs(*((program, name) for name in names))
 
 
 async def _kubernetes_version() -> str:
@@ -58,3 +64,10 @@ def _given(folder: str, name: str) -> str:
     if not os.access(program, os.X_OK):
         raise NotAvailable(f"{_GIVEN}={folder}: there is no program {name} in it")
     return str(program)
+
+
+def _if_given(folder: str, name: str) -> tuple[str, ...]:
+    try:
+        return (_given(folder, name),)
+    except NotAvailable:
+        return ()
