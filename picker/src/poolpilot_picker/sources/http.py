@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from poolpilot_picker.patience import timeout
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http_connection import Connection
 from poolpilot_picker.sources.http_response import Response
@@ -110,7 +111,7 @@ class HttpClient:
         """GET of `target` (path and query). Raises FetchError."""
         request = self._request(target, headers)
         try:
-            async with asyncio.timeout(limits.timeout_ms / 1000.0):
+            async with timeout(limits.timeout_ms / 1000.0):
                 return await self._exchange(request, limits)
         except TimeoutError:
             self.close()
@@ -155,7 +156,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         make = partial(Connection, self._meter)
         try:
-            async with asyncio.timeout(limits.connect_timeout_ms / 1000.0):
+            async with timeout(limits.connect_timeout_ms / 1000.0):
                 if self._tls is None:
                     _, connection = await loop.create_connection(make, self._host, self._port)
                 else:

@@ -41,6 +41,8 @@ _SHORTEST_REST_MS: Final = 4.0
 """Each turn costs as much as half a page. What is due within one starts together, at most `_BURST`."""
 _BURST: Final = 16
 """Reads started in one turn: a quarter of a millisecond, and one for their answers."""
+_STALL_MS: Final = 100.0
+"""A turn that comes so long after the last one: the process stood still, and answers may be there that nobody read."""
 _SWEEP: Final = 128
 """Endpoints whose account is looked at in one turn."""
 _TASK_S: Final = 0.0003
@@ -113,7 +115,9 @@ class TelemetrySource:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = itertools.count()
         self._polls: dict[EndpointWatch, tuple[float, _Lane]] = {}
-        """Reads without a task: when their time is used up, and the lane they are in."""
+        """Reads without a task: when their time is used up, by `_running_ms`, and the lane they are in."""
+        self._turned_ms, self._stood_ms = now(), 0.0
+        """When the last turn was, and how long the process has stood still."""
         self._share = settings.share
         self._allowance_ms = _SAVED_MS
         self._busy_ms = 0.0
@@ -179,7 +183,7 @@ class TelemetrySource:
     def start_due(self) -> int:
         """Starts the reads that are due now, as many as one turn may and the share of time allows; returns how many."""
         now = self._now()
-        self._give_up(now)
+        self._give_up(self._running_ms(now))
         self._sweep(now)
         started = 0
         if self._allowed(now):
@@ -212,11 +216,19 @@ class TelemetrySource:
         self._accounted_ms, self._busy_ms = now, busy
         return self._allowance_ms > 0.0
 
-    def _give_up(self, now: float) -> None:
+    def _running_ms(self, now: float) -> float:
+        """The time, without what the process stood still: an endpoint is not judged by that. A turn comes before what
+        has arrived meanwhile is read."""
+        since, self._turned_ms = now - self._turned_ms, now
+        if since > _STALL_MS:
+            self._stood_ms += since - _LONGEST_REST_MS
+        return now - self._stood_ms
+
+    def _give_up(self, running: float) -> None:
         """Ends the polls whose time is used up; they are in the order in which they began."""
         while self._polls:
             watch, (deadline, _) = next(iter(self._polls.items()))
-            if deadline > now:
+            if deadline > running:
                 return
             watch.give_up()
 
@@ -257,7 +269,8 @@ class TelemetrySource:
             if plan is watch.metrics_plan:
                 self.stats.polls += 1
                 if lane is self._good:
-                    self._polls[watch] = (now + self._around.settings.limits.timeout_ms, lane)
+                    deadline = now - self._stood_ms + self._around.settings.limits.timeout_ms
+                    self._polls[watch] = (deadline, lane)
                     if watch.poll(now, self._polled):
                         continue
                     del self._polls[watch]

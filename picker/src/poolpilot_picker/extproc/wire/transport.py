@@ -17,6 +17,7 @@ from poolpilot_picker.extproc.wire.health import HealthBoard
 from poolpilot_picker.extproc.wire.limits import Held, Limits
 from poolpilot_picker.extproc.wire.listening import ALPN, listen, tls_context
 from poolpilot_picker.instruments.seldom import Seldom
+from poolpilot_picker.patience import timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -266,7 +267,7 @@ class WireTransport:
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 while not (condition() or self._hurried):
                     self._progress.clear()
                     await self._progress.wait()
