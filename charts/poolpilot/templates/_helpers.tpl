@@ -29,13 +29,13 @@ app.kubernetes.io/name: {{ include "poolpilot.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "poolpilot.labels" -}}
+{{- define "poolpilot.operatorLabels" -}}
 {{ include "poolpilot.selector" . }}
 {{ include "poolpilot.origin" . }}
 {{- end }}
 
 {{/* Labels of what is not the operator itself. */}}
-{{- define "poolpilot.hookLabels" -}}
+{{- define "poolpilot.labels" -}}
 {{ include "poolpilot.identity" . }}
 {{ include "poolpilot.origin" . }}
 {{- end }}

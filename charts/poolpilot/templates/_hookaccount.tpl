@@ -4,7 +4,7 @@ A ServiceAccount for a hook, with rights in the namespaces that the operator wat
 */}}
 {{- define "poolpilot.hookAccount" -}}
 {{- $root := .root }}
-{{- $labels := include "poolpilot.hookLabels" $root }}
+{{- $labels := include "poolpilot.labels" $root }}
 {{- $annotations := dict "helm.sh/hook" .hook "helm.sh/hook-weight" "-1" "helm.sh/hook-delete-policy" "before-hook-creation,hook-succeeded" | toYaml }}
 {{- $role := printf "%s-%s" .name $root.Release.Namespace }}
 {{- $subjects := list (dict "kind" "ServiceAccount" "name" .name "namespace" $root.Release.Namespace) | toYaml }}
