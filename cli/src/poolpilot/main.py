@@ -17,6 +17,7 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "picker": Subcommand("poolpilot_picker.main", "picker", "run the endpoint picker (also: poolpilot-picker)"),
+    "operator": Subcommand("poolpilot_operator.main", "operator", "run the operator (also: poolpilot-operator)"),
     "config": Subcommand("poolpilot_picker.config_command", "picker", "check an EndpointPickerConfig file"),
     "doctor": Subcommand("poolpilot_kube.doctor.command", "operator", "look at a cluster and say what to change"),
     "envoy-config": Subcommand("poolpilot_picker.envoy.command", "picker", "print an Envoy configuration for a picker"),
@@ -81,3 +82,8 @@ def main(argv: list[str] | None = None) -> int:
 def picker() -> int:
     """Entry point of `poolpilot-picker`."""
     return run("picker", sys.argv[1:])
+
+
+def operator() -> int:
+    """Entry point of `poolpilot-operator`."""
+    return run("operator", sys.argv[1:])

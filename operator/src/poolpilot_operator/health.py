@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -19,7 +18,7 @@ from poolpilot_kube.backoff import Backoff
 from poolpilot_kube.names import ADMIN_PORT, POOLS_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from poolpilot_kube.objects import Key, Pod
 
@@ -79,6 +78,7 @@ class PickerHealth:
         self._wait_s = wait_s
         self._pods: dict[tuple[str, str], PodHealth] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
     def of(self, pod: Pod) -> PodHealth | None:
@@ -106,7 +106,15 @@ class PickerHealth:
             task.cancel()
         health = self._pods.pop(key, None)
         if health is not None:
-            self._changed(pod, set(health.pools or ()))
+            self._tell(pod, set(health.pools or ()))
+
+    async def heard_all(self) -> None:
+        """Returns when every pod that is followed has been asked once, whatever came of it."""
+        while True:
+            self._news.clear()
+            if all(one.pools is not None or one.problem for one in self._pods.values()):
+                return
+            await self._news.wait()
 
     async def close(self) -> None:
         """Ends all polls."""
@@ -128,7 +136,7 @@ class PickerHealth:
                 if problem != health.problem:
                     log.info("picker pod %s/%s: %s", *pod.key, problem)
                     health.problem = problem
-                    self._changed(pod, set())
+                    self._tell(pod, set())
                 # The next answer must tell everything: the pod may have begun anew.
                 version = None
                 await asyncio.sleep(backoff.after_failure())
@@ -140,8 +148,12 @@ class PickerHealth:
             differing = {key for key, one in health.pools.items() if before is None or before.get(key) != one}
             differing |= set(before or ()) - set(health.pools)
             if differing or before is None:
-                self._changed(pod, differing)
+                self._tell(pod, differing)
             await asyncio.sleep(_PAUSE_S)
+
+    def _tell(self, pod: Pod, pools: set[Key]) -> None:
+        self._news.set()
+        self._changed(pod, pools)
 
     async def _ask(self, url: str, version: str | None) -> _Answer:
         if self._session is None:

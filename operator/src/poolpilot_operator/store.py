@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias
 
 from poolpilot_kube.objects import Key, ObjectT
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from poolpilot_kube.objects import Resource
     from poolpilot_kube.watch import WatchSettings
 
-IndexOf: TypeAlias = Callable[[ObjectT], "Collection[Key]"]
+IndexOf: TypeAlias = Callable[[ObjectT], "Collection[Hashable]"]
 Heard: TypeAlias = Callable[["Change[ObjectT]"], None]
 
 ALL: Final = ""
@@ -42,7 +42,7 @@ class Store(Generic[ObjectT]):
         self.resource = resource
         self._heard = heard
         self._index_of = index
-        self._index: defaultdict[Key, set[Key]] = defaultdict(set)
+        self._index: defaultdict[Hashable, set[Key]] = defaultdict(set)
         self._watchers: dict[str, Watcher[ObjectT]] = {
             namespace: Watcher(api, resource, self._apply, namespace=namespace, labels=labels, settings=settings)
             for namespace in namespaces
@@ -68,7 +68,7 @@ class Store(Generic[ObjectT]):
         """Whether the objects of this namespace are known here."""
         return self._watcher(namespace) is not None
 
-    def filed(self, under: Key) -> list[ObjectT]:
+    def filed(self, under: Hashable) -> list[ObjectT]:
         """What the index has, by name."""
         found = (self.get(key) for key in sorted(self._index.get(under, ())))
         return [one for one in found if one is not None]

@@ -1,0 +1,337 @@
+"""The operator composed: watches turn events into keys, workers of the leader reconcile them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from poolpilot_kube.errors import KubeError, RefusedError
+from poolpilot_kube.names import MANAGED_BY, MANAGED_BY_LABEL
+from poolpilot_kube.objects import PODS, POOLS, InferencePool, Key, Pod
+from poolpilot_operator.events import Events
+from poolpilot_operator.health import PickerHealth, admin_url
+from poolpilot_operator.leadership import Lease, LeaseTimes
+from poolpilot_operator.models import (
+    ADAPTERS,
+    CLUSTER_WATCHED,
+    KINDS,
+    PICKERS,
+    WATCHED,
+    LoraAdapter,
+    Owned,
+    Picker,
+)
+from poolpilot_operator.ownership import Home
+from poolpilot_operator.picker_reconciler import PickerReconciler
+from poolpilot_operator.pool_reconciler import PoolReconciler
+from poolpilot_operator.ports import Ports
+from poolpilot_operator.resources.naming import COMPONENT_LABEL, made_for
+from poolpilot_operator.store import ALL, Store
+from poolpilot_operator.workqueue import WorkQueue
+from poolpilot_operator.world import World, index, pool_of, target_port
+from poolpilot_operator.writer import BusyError, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_kube.api import KubeApi
+    from poolpilot_kube.watch import Change
+
+log: Final = logging.getLogger(__name__)
+
+LEASE: Final = "poolpilot-operator"
+_POOL_WORKERS: Final = 8
+_PICKER_WORKERS: Final = 2
+_STATUS_DELAY_S: Final = 1.0
+"""A Picker whose pools change is looked at that much later: many pools change together."""
+_HEARING_S: Final = 5.0
+_STOP_S: Final = 5.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What flags say."""
+
+    namespace: str
+    watched: tuple[str, ...] = ()
+    """Empty is every namespace."""
+    identity: str
+    image: str = ""
+    default_picker: str = "default"
+    listen_host: str = "[::]"
+    """Where picker pods listen, as in their flags."""
+    elect: bool = True
+    lease: LeaseTimes = LeaseTimes()
+    watch: Any = None
+    """WatchSettings of all watches."""
+
+
+class Operator:
+    """One process's operator. Everything runs while `run` runs."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        options: Options,
+        *,
+        rng: random.Random | None = None,
+        url_of: Callable[[Pod], str] = admin_url,
+    ) -> None:
+        """`url_of`: where a picker pod's admin port is reached."""
+        self.options = options
+        self.rng = rng or random.Random()
+        self.pool_queue: WorkQueue[Key] = WorkQueue("pool", self.rng)
+        self.picker_queue: WorkQueue[Key] = WorkQueue("picker", self.rng)
+        self.reconciled: dict[str, int] = {"pool": 0, "picker": 0}
+        self.synced = asyncio.Event()
+        self.started_s = time.monotonic()
+        home = Home(options.namespace, options.watched, options.default_picker)
+        namespaces = options.watched or (ALL,)
+        ours, settings = f"{MANAGED_BY_LABEL}={MANAGED_BY}", options.watch
+        kinds = (*WATCHED, *(() if options.watched else CLUSTER_WATCHED))
+        stores = {
+            kind: Store(
+                api,
+                KINDS[kind],
+                (ALL,) if kind in CLUSTER_WATCHED else self._with_home(namespaces),
+                labels=ours,
+                heard=self._heard_of(kind),
+                index=index,
+                settings=settings,
+            )
+            for kind in kinds
+        }
+        self.world = World(
+            api=api,
+            home=home,
+            image=options.image,
+            listen_host=options.listen_host,
+            pools=Store[InferencePool](api, POOLS, namespaces, heard=self._heard_pool, settings=settings),
+            pickers=Store[Picker](
+                api, PICKERS, self._with_home(namespaces), heard=self._heard_picker, settings=settings
+            ),
+            adapters=Store[LoraAdapter](api, ADAPTERS, namespaces, settings=settings),
+            pods=Store[Pod](
+                api,
+                PODS,
+                self._with_home(namespaces),
+                labels=f"{ours},{COMPONENT_LABEL}=picker",
+                heard=self._heard_pod,
+                index=index,
+                settings=settings,
+            ),
+            made=stores,
+            writer=Writer(api, stores),
+            events=Events(api),
+            health=PickerHealth(self._heard_health, rng=self.rng, url_of=url_of),
+            ports=Ports(),
+            states={},
+        )
+        self.lease = Lease(api, options.namespace, LEASE, options.identity, self._led, self.rng, times=options.lease)
+        self._pool_reconciler = PoolReconciler(self.world, self._pools_changed)
+        self._picker_reconciler = PickerReconciler(self.world, self._passed)
+        self._workers: set[asyncio.Task[None]] = set()
+        self._first_pass = True
+        """Not every pool has been looked at since leading began."""
+
+    @property
+    def stores(self) -> list[Store[Any]]:
+        """All that is watched."""
+        world = self.world
+        return [world.pools, world.pickers, world.adapters, world.pods, *world.made.values()]
+
+    @property
+    def queues(self) -> tuple[WorkQueue[Key], ...]:
+        """Of all kinds."""
+        return self.pool_queue, self.picker_queue
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process writes."""
+        return self.lease.leading if self.options.elect else self.synced.is_set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do now; delayed keys are not counted."""
+        return all(queue.idle for queue in self.queues)
+
+    async def run(self) -> None:
+        """Until cancelled. Whatever the API server does is no reason to end."""
+        async with asyncio.TaskGroup() as group:
+            watches = [group.create_task(store.run()) for store in self.stores]
+            lead = group.create_task(self._lead())
+            try:
+                await asyncio.gather(*(store.synced() for store in self.stores))
+                log.info("everything is known", extra={"objects": sum(len(store) for store in self.stores)})
+                self.synced.set()
+                await asyncio.Event().wait()
+            finally:
+                for task in (lead, *watches):
+                    task.cancel()
+                await self._stop_workers()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_STOP_S):
+                        await self.world.health.close()
+
+    # ---- leading
+
+    async def _lead(self) -> None:
+        # A candidate that knows nothing yet would only take the Lease from one that does.
+        await self.synced.wait()
+        await self._pickers_heard()
+        if self.options.elect:
+            await self.lease.run()
+        else:
+            self._led(True)
+
+    async def _pickers_heard(self) -> None:
+        """Waits a moment for what picker pods say, so that the first look does not take them for absent."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEARING_S):
+                await self.world.health.heard_all()
+
+    def _passed(self) -> bool:
+        """Whether every pool has been looked at, so that a Picker's status counts all of them."""
+        self._first_pass = self._first_pass and not self.pool_queue.idle
+        return not self._first_pass
+
+    def _led(self, leading: bool) -> None:
+        if leading:
+            self._first_pass = True
+            self._add_all()
+            self._start_workers()
+        else:
+            for task in self._workers:
+                task.cancel()
+
+    def _start_workers(self) -> None:
+        pools, pickers = self.pool_queue, self.picker_queue
+        for _ in range(_POOL_WORKERS):
+            self._start(pools.work(self._counted("pool", self._pool_reconciler.reconcile), _wait_of))
+        for _ in range(_PICKER_WORKERS):
+            self._start(pickers.work(self._counted("picker", self._picker_reconciler.reconcile), _wait_of))
+
+    def _start(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._workers.add(task)
+        task.add_done_callback(self._workers.discard)
+
+    def _counted(self, name: str, reconcile: Callable[[Key], Any]) -> Callable[[Key], Any]:
+        async def counted(key: Key) -> float | None:
+            self.reconciled[name] += 1
+            again: float | None = await reconcile(key)
+            return again
+
+        return counted
+
+    async def _stop_workers(self) -> None:
+        tasks = list(self._workers)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _add_all(self) -> None:
+        """Whatever is there, and whatever was made for something that is not."""
+        world = self.world
+        pools = {pool.key for pool in world.pools}
+        pickers = {picker.key for picker in world.pickers}
+        for store in world.made.values():
+            for one in store:
+                pool, picker = pool_of(one), made_for(one)
+                if pool is not None:
+                    pools.add(pool)
+                if picker is not None:
+                    pickers.add(picker)
+        for key in sorted(pools):
+            self.pool_queue.add(key)
+        for key in sorted(pickers):
+            # After the pools, whose state is part of its status.
+            self.picker_queue.add_after(key, 0.5 if pools else 0.0)
+
+    # ---- events become keys
+
+    def _with_home(self, namespaces: tuple[str, ...]) -> tuple[str, ...]:
+        home = self.options.namespace
+        return namespaces if ALL in namespaces or home in namespaces else (*namespaces, home)
+
+    def _heard_pool(self, change: Change[InferencePool]) -> None:
+        self.pool_queue.add(change.key)
+
+    def _heard_picker(self, change: Change[Picker]) -> None:
+        self.picker_queue.add(change.key)
+        old, new = change.old, change.new
+        if old is not None and new is not None and old.spec == new.spec and _alive(old) == _alive(new):
+            return
+        # Who may serve which pool is another question now.
+        for pool in self.world.pools:
+            self.pool_queue.add(pool.key)
+
+    def _heard_pod(self, change: Change[Pod]) -> None:
+        health, old, new = self.world.health, change.old, change.new
+        if old is not None and (new is None or _place(old) != _place(new)):
+            health.leave(old)
+        if new is not None:
+            health.follow(new)
+            if old is not None and (old.ready != new.ready or _alive(old) != _alive(new)):
+                known = health.of(new)
+                for pool in known.pools if known is not None and known.pools else self._pools_of(new):
+                    self.pool_queue.add(pool)
+
+    def _heard_health(self, pod: Pod, pools: set[Key]) -> None:
+        for pool in pools or self._pools_of(pod):
+            self.pool_queue.add(pool)
+
+    def _pools_of(self, pod: Pod) -> list[Key]:
+        picker = made_for(pod)
+        return [key for key, state in self.world.states.items() if state.picker == picker]
+
+    def _heard_of(self, kind: str) -> Callable[[Change[Owned]], None]:
+        def heard(change: Change[Owned]) -> None:
+            for one in (change.old, change.new):
+                if one is None:
+                    continue
+                pool, picker = pool_of(one), made_for(one)
+                if pool is not None:
+                    self.pool_queue.add(pool)
+                elif picker is not None:
+                    self.picker_queue.add(picker)
+            if kind == "Service":
+                self._record_port(change)
+
+        return heard
+
+    def _record_port(self, change: Change[Owned]) -> None:
+        ports, old, new = self.world.ports, change.old, change.new
+        if old is not None:
+            picker, pool = made_for(old), pool_of(old)
+            moved = new is None or made_for(new) != picker or pool_of(new) != pool
+            if moved and picker is not None and pool is not None:
+                ports.forget(picker, pool, target_port(old))
+        if new is not None:
+            picker, pool, port = made_for(new), pool_of(new), target_port(new)
+            if picker is not None and pool is not None and port is not None:
+                ports.record(picker, pool, port)
+
+    def _pools_changed(self, picker: Key) -> None:
+        found = self.world.pickers.get(picker)
+        if found is not None:
+            self.picker_queue.add_after(picker, _STATUS_DELAY_S)
+
+
+def _alive(one: Picker | Pod) -> bool:
+    return one.metadata.deletion_timestamp is None
+
+
+def _place(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.uid, pod.status.pod_ip
+
+
+def _wait_of(error: Exception) -> tuple[float | None, bool]:
+    if isinstance(error, RefusedError):
+        return error.retry_after_s, True
+    return None, isinstance(error, KubeError | BusyError)

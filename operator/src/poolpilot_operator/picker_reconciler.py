@@ -1,0 +1,316 @@
+"""One Picker: what its pods need is there, what it no longer needs is not, and its status says how it stands."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from poolpilot_kube.errors import RefusedError
+from poolpilot_kube.names import OUR_GROUP, POOL_ANNOTATION
+from poolpilot_operator import certificates
+from poolpilot_operator.models import KINDS, PICKERS
+from poolpilot_operator.ownership import served_namespaces, too_far
+from poolpilot_operator.picker_status import Outcome, Problem, status
+from poolpilot_operator.resources import picker as made
+from poolpilot_operator.resources.deployment import REPLICAS, Installation, deployment
+from poolpilot_operator.resources.naming import base_name, metadata
+from poolpilot_operator.world import PICKER, World
+from poolpilot_operator.writer import BusyError, ForeignError, Manifest, key_of, ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_kube.objects import Key
+    from poolpilot_operator.models import Picker
+
+API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
+MOST_NAME: Final = 63
+_HAND_OVER: Final = "poolpilot-operator-autoscaling"
+_STATUS_S: Final = 5.0
+"""Shortest time between two writes of a status that differ in counts only."""
+_SETTLE_S: Final = 0.3
+_LOOK_AGAIN_S: Final = 30.0
+_CERTIFICATE_S: Final = 300.0
+_KINDS_S: Final = 300.0
+"""How long it is believed whether the cluster has an optional kind."""
+
+
+class PickerReconciler:
+    """For all Pickers."""
+
+    def __init__(self, world: World, settled: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        """`settled`: whether what is known of pools can be counted."""
+        self._world = world
+        self._settled = settled
+        self._clock = clock
+        self._written: dict[Key, float] = {}
+        self._kinds: dict[str, tuple[float, bool]] = {}
+        self._secrets: dict[tuple[Key, str], tuple[float, str]] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Returns after how many seconds to look again. Raises KubeError or BusyError."""
+        picker = self._world.pickers.get(key)
+        if picker is None or picker.metadata.deletion_timestamp is not None:
+            self._written.pop(key, None)
+            await self._clear(key, {})
+            return None
+        refused = await self._refused(picker)
+        wanted: list[Manifest] = []
+        problems: list[Problem] = []
+        if refused is None or refused.reason == "NamespacesNotAllowed":
+            wanted = await self._wanted(picker, problems)
+            await self._make(wanted, problems)
+            if not problems:
+                await self._clear(key, {(one["kind"], key_of(one)): one for one in wanted})
+        places = {key_of(one) for one in wanted if one["kind"] == "Deployment"}
+        deployments = [
+            one for one in self._world.made["Deployment"].filed((PICKER, *key)) if not places or one.key in places
+        ]
+        await self._tell(picker, refused, problems)
+        later = await self._report(picker, Outcome(refused, tuple(problems), tuple(deployments)))
+        waits = [later, _LOOK_AGAIN_S if problems or picker.spec.config.config_map_ref is not None else None]
+        waits.append(_CERTIFICATE_S if picker.spec.tls.mode != "Disabled" else None)
+        return min((one for one in waits if one is not None), default=None)
+
+    # ---- whether it can be taken
+
+    async def _refused(self, picker: Picker) -> Problem | None:
+        world, spec = self._world, picker.spec
+        name = picker.metadata.name
+        if len(name) > MOST_NAME:
+            return Problem(
+                "NameTooLong",
+                f"metadata.name has {len(name)} characters; allowed are {MOST_NAME}: it is a label's value",
+            )
+        if not (spec.image or world.image):
+            return Problem("ImageMissing", "spec.image is not set, and the operator was started without --picker-image")
+        if spec.config.inline is not None:
+            try:
+                given = yaml.safe_load(spec.config.inline)
+            except yaml.YAMLError as error:
+                return Problem("ConfigInvalid", f"spec.config.inline is not YAML: {error}")
+            if not isinstance(given, dict):
+                return Problem("ConfigInvalid", "spec.config.inline is no EndpointPickerConfig: not a YAML mapping")
+        if spec.tls.mode == "CertManager" and not await self._there("Certificate"):
+            return Problem(
+                "CertManagerMissing", "spec.tls.mode is CertManager, but the cluster has no cert-manager.io/v1"
+            )
+        far = too_far(picker, world.home)
+        if far:
+            what = (
+                f"allowed are those that the operator watches: {', '.join(world.home.watched)}"
+                if picker.metadata.namespace == world.home.namespace
+                else f"outside the operator's namespace {world.home.namespace} a Picker serves its own namespace only"
+            )
+            return Problem("NamespacesNotAllowed", f"spec.pools.namespaces has {', '.join(far)}; {what}")
+        return None
+
+    # ---- what it needs
+
+    def _homes(self, picker: Picker) -> list[str]:
+        if picker.spec.placement != "PerNamespace":
+            return [picker.metadata.namespace]
+        return sorted({key[0] for key, state in self._world.states.items() if state.picker == picker.key})
+
+    async def _wanted(self, picker: Picker, problems: list[Problem]) -> list[Manifest]:
+        world, spec = self._world, picker.spec
+        given: str | None = None
+        if spec.config.config_map_ref is not None:
+            given = await self._given(picker, problems)
+            if given is None:
+                return []
+        per_namespace = spec.placement == "PerNamespace"
+        wanted: list[Manifest] = []
+        for home in self._homes(picker):
+            served = (home,) if per_namespace else served_namespaces(picker, world.home)
+            config = made.config_map(picker, home, given)
+            secret, fingerprint = await self._certificate(picker, home, wanted, problems)
+            installation = Installation(
+                home,
+                spec.image or world.image,
+                served,
+                world.listen_host,
+                config["metadata"]["name"],
+                secret,
+                fingerprint,
+            )
+            wanted += [
+                made.account(picker, home),
+                *made.rights(picker, home, served),
+                config,
+                deployment(picker, installation),
+                made.budget(picker, home),
+                made.network_policy(picker, home),
+                made.metrics_service(picker, home),
+            ]
+            scaler = made.autoscaler(picker, home)
+            if scaler is not None:
+                wanted.append(scaler)
+            if await self._there("ServiceMonitor"):
+                wanted.append(made.monitor(picker, home))
+        return wanted
+
+    async def _given(self, picker: Picker, problems: list[Problem]) -> str | None:
+        ref = picker.spec.config.config_map_ref
+        assert ref is not None
+        key = ref.key or "config.yaml"
+        found = await self._world.writer.read("ConfigMap", (picker.metadata.namespace, ref.name))
+        text = (found.data or {}).get(key) if found is not None else None
+        if text is None:
+            what = f"has no key {key!r}" if found is not None else "does not exist"
+            problems.append(Problem("ConfigMissing", f"spec.config.configMapRef: ConfigMap {ref.name} {what}"))
+        return text
+
+    async def _certificate(
+        self, picker: Picker, home: str, wanted: list[Manifest], problems: list[Problem]
+    ) -> tuple[str, str]:
+        """(name of the Secret, fingerprint of its certificate); empty without TLS."""
+        tls, name = picker.spec.tls, base_name(picker.key, home)
+        if tls.mode == "Disabled":
+            return "", ""
+        names = certificates.names(name, home)
+        if tls.mode == "Secret":
+            assert tls.secret_ref is not None
+            secret = tls.secret_ref.name
+        else:
+            secret = f"{name}-tls"
+        if tls.mode == "CertManager":
+            wanted.append(made.certificate(picker, home, secret, names))
+        checked, known = self._secrets.get(((home, secret), tls.mode), (-_CERTIFICATE_S, ""))
+        if known and self._clock() - checked < _CERTIFICATE_S / 2:
+            return secret, known
+        fingerprint = await self._looked_at(picker, home, secret, names, problems)
+        if fingerprint:
+            self._secrets[(home, secret), tls.mode] = self._clock(), fingerprint
+        return secret, fingerprint
+
+    async def _looked_at(
+        self, picker: Picker, home: str, secret: str, names: list[str], problems: list[Problem]
+    ) -> str:
+        """The fingerprint of the certificate in a Secret; makes one where that is ours to do."""
+        writer, now = self._world.writer, self._world.now()
+        live = await writer.read("Secret", (home, secret))
+        data = (live.data if live is not None else None) or {}
+        if picker.spec.tls.mode != "SelfSigned":
+            if not {"tls.crt", "tls.key"} <= data.keys():
+                what = "has no tls.crt and tls.key" if live is not None else "does not exist"
+                issued = " yet: cert-manager has not issued it" if picker.spec.tls.mode == "CertManager" else ""
+                problems.append(Problem("SecretMissing", f"spec.tls: Secret {home}/{secret} {what}{issued}"))
+                return ""
+            return certificates.fingerprint(data)
+        if live is not None and not ours(live):
+            problems.append(Problem("SecretNotOurs", f"Secret {home}/{secret} exists and was not made by poolpilot"))
+            return ""
+        if not certificates.good(data, names, now):
+            data = certificates.made(names, now)
+            manifest = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": "kubernetes.io/tls",
+                "metadata": metadata(picker, home, secret),
+                "data": data,
+            }
+            await writer.ensure(manifest)
+        return certificates.fingerprint(data)
+
+    async def _make(self, wanted: list[Manifest], problems: list[Problem]) -> None:
+        for one in wanted:
+            try:
+                if one["kind"] == "Deployment":
+                    await self._keep_replicas(one)
+                await self._world.writer.ensure(one)
+            except ForeignError as error:
+                problems.append(Problem("NotOurs", f"{error}: rename the Picker or that object"))
+            except BusyError as error:
+                problems.append(Problem("Replacing", str(error)))
+            except RefusedError as error:
+                if error.status not in {403, 404, 422}:
+                    raise
+                problems.append(Problem("WriteRefused", str(error)))
+
+    async def _keep_replicas(self, wanted: Manifest) -> None:
+        """An autoscaler takes over the number there is: a field that nobody owns any more would fall back to 1."""
+        live = self._world.writer.known("Deployment", key_of(wanted))
+        if live is None or "replicas" in wanted["spec"]:
+            return
+        if live.metadata.annotations.get(REPLICAS) == "picker":
+            replicas = (live.spec or {}).get("replicas", 1)
+            await self._world.writer.hand_over(wanted, {"replicas": replicas}, _HAND_OVER)
+
+    async def _clear(self, key: Key, keep: dict[tuple[str, Key], Manifest]) -> None:
+        """Deletes what was made for the Picker and is not in `keep`; not what is made for pools."""
+        for kind in self._world.made:
+            if kind == "EndpointSlice":
+                continue
+            for one in self._world.made[kind].filed((PICKER, *key)):
+                if POOL_ANNOTATION in one.metadata.annotations or (kind, one.key) in keep or not ours(one):
+                    continue
+                await self._world.writer.delete(kind, one)
+                if kind == "ServiceAccount":
+                    # What cannot be listed goes with the account of the same name.
+                    await self._clear_unlisted(one.key)
+
+    async def _clear_unlisted(self, account: Key) -> None:
+        namespace, name = account
+        for kind, other in (("Secret", f"{name}-tls"), ("Certificate", name), ("ServiceMonitor", name)):
+            if kind != "Secret" and not await self._there(kind):
+                continue
+            live = await self._world.writer.read(kind, (namespace, other))
+            if live is not None and ours(live):
+                await self._world.writer.delete(kind, live)
+
+    async def _there(self, kind: str) -> bool:
+        """Whether the cluster has an optional kind."""
+        asked, known = self._kinds.get(kind, (0.0, None))
+        if known is not None and self._clock() - asked < _KINDS_S:
+            return known
+        resource = KINDS[kind]
+        try:
+            listed = await self._world.api.get(f"/apis/{resource.group}/{resource.version}")
+            known = f'"{resource.plural}"'.encode() in listed
+        except RefusedError as error:
+            if error.status not in {403, 404}:
+                raise
+            known = False
+        self._kinds[kind] = self._clock(), known
+        return known
+
+    # ---- what is said of it
+
+    async def _tell(self, picker: Picker, refused: Problem | None, problems: list[Problem]) -> None:
+        for one in ([refused] if refused is not None else []) + problems:
+            await self._world.events.say(picker, API_VERSION, "Picker", one.reason, one.message, warning=True)
+        if refused is None and not problems:
+            self._world.events.forget(picker)
+
+    async def _report(self, picker: Picker, outcome: Outcome) -> float | None:
+        """Writes the status if it differs; returns how long to wait where that would be too often."""
+        world, key = self._world, picker.key
+        if not self._settled():
+            return _SETTLE_S
+        current = world.pickers.get(key)
+        if current is None:
+            return None
+        wanted = status(picker, outcome, world.states, world.now())
+        before = current.status or {}
+        if _same(before, wanted):
+            return None
+        elapsed = self._clock() - self._written.get(key, -_STATUS_S)
+        if elapsed < _STATUS_S and _summary(before) == _summary(wanted):
+            return _STATUS_S - elapsed
+        world.pickers.wrote(key, await world.writer.status(PICKERS, key, "Picker", wanted))
+        self._written[key] = self._clock()
+        return None
+
+
+def _same(before: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all((before.get(name) or None) == (value or None) for name, value in wanted.items())
+
+
+def _summary(said: dict[str, Any]) -> Any:
+    """What must be told at once."""
+    return said.get("observedGeneration"), [
+        (one.get("type"), one.get("status"), one.get("reason")) for one in said.get("conditions") or ()
+    ]

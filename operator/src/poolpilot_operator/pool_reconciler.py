@@ -1,0 +1,259 @@
+"""One pool: its Service and its EndpointSlice are as they should be, or it is said why not.
+
+Level-based: looks at what there is, whatever happened, and can be repeated at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from poolpilot_kube.errors import RefusedError
+from poolpilot_kube.names import POOL_ANNOTATION, POOL_GROUP
+from poolpilot_operator.ownership import Claim, claim
+from poolpilot_operator.ports import NoPortError
+from poolpilot_operator.resources.naming import made_for
+from poolpilot_operator.resources.pool import PickerEndpoint, endpoint_slice, reference_problem, service
+from poolpilot_operator.world import PICKER, POOL, PoolState, World
+from poolpilot_operator.writer import ForeignError, key_of, ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from poolpilot_kube.objects import InferencePool, Key, Pod
+    from poolpilot_operator.models import Owned, Picker
+
+log: Final = logging.getLogger(__name__)
+
+API_VERSION: Final = f"{POOL_GROUP}/v1"
+_LOOK_AGAIN_S: Final = 20.0
+"""At trouble that no watch shows the end of: Services of others are not watched."""
+_TERMINATING_S: Final = 60.0
+
+
+class _TroubleError(Exception):
+    """Why a pool is not served."""
+
+    def __init__(self, reason: str, message: str, again_s: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.again_s = again_s
+
+
+class PoolReconciler:
+    """For all pools."""
+
+    def __init__(self, world: World, changed: Callable[[Key], None]) -> None:
+        """`changed` hears of a Picker whose pools stand differently now."""
+        self._world = world
+        self._changed = changed
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Returns after how many seconds to look again. Raises KubeError or BusyError."""
+        world = self._world
+        pool = world.pools.get(key)
+        held = claimed = Claim()
+        if pool is not None and pool.metadata.deletion_timestamp is None:
+            held = claimed = claim(pool, _by_key(world), self._holder(key), world.home)
+        if pool is None or held.picker is None:
+            await self._clear(key, keep=set())
+            self._settle(key, None if not claimed.problem else PoolState(None, (), claimed.problem, claimed.message))
+            if pool is not None and claimed.problem:
+                await world.events.say(
+                    pool, API_VERSION, "InferencePool", claimed.problem, claimed.message, warning=True
+                )
+            return None
+        try:
+            reason, message = await self._serve(pool, held.picker)
+        except _TroubleError as trouble:
+            self._settle(key, PoolState(held.picker, held.losers, trouble.reason, str(trouble)))
+            await self._warn(pool, trouble.reason, str(trouble))
+            return trouble.again_s
+        except RefusedError as error:
+            if _terminating(error):
+                self._settle(key, PoolState(held.picker, held.losers, "NamespaceTerminating", str(error)))
+                return _TERMINATING_S
+            self._settle(key, PoolState(held.picker, held.losers, "WriteRefused", str(error)))
+            if error.status in {403, 422}:
+                await self._warn(pool, "WriteRefused", str(error))
+            raise
+        await self._tell_losers(pool, held)
+        if self._settle(key, PoolState(held.picker, held.losers, reason, message)) and not reason:
+            world.events.forget(pool)
+        return None
+
+    # ---- serving
+
+    async def _serve(self, pool: InferencePool, picker: Key) -> tuple[str, str]:
+        """Returns (reason, message) of what is not well, both empty if all is."""
+        world = self._world
+        problem = reference_problem(pool.spec.endpoint_picker_ref)
+        if problem is not None:
+            await self._clear(pool.key, keep=set())
+            raise _TroubleError(*problem)
+        try:
+            port = world.ports.choose(picker, pool.key)
+        except NoPortError as error:
+            raise _TroubleError("NoPortLeft", str(error), _LOOK_AGAIN_S) from None
+        wanted = service(pool, picker, port)
+        place = ("Service", key_of(wanted))
+        self._check_taken(pool, *place)
+        # A pool that was deleted and made again owns nothing of the old one's.
+        stale = [one for one in self._made(pool.key) if not _owned_by(one[1], pool)]
+        for kind, one in stale:
+            await world.writer.delete(kind, one)
+        if any((kind, one.key) == place for kind, one in stale):
+            raise _TroubleError("Replacing", "the Service of a pool of the same name is being deleted", 0.3)
+        try:
+            await world.writer.ensure(wanted)
+            found, troubles = self._endpoints(pool, picker, port)
+            wanted_slice = endpoint_slice(pool, picker, port, found)
+            await world.writer.ensure(wanted_slice)
+        except ForeignError as error:
+            raise _TroubleError(
+                "ServiceNotOurs" if error.kind == "Service" else "EndpointSliceNotOurs",
+                f"{error}; it is left alone: delete it, or name another Service in spec.endpointPickerRef",
+                _LOOK_AGAIN_S,
+            ) from None
+        await self._clear(pool.key, keep={place, ("EndpointSlice", key_of(wanted_slice))})
+        if not any(not one.terminating for one in found):
+            return "NoPicker", "; ".join(troubles) or "no picker pod is there"
+        return next(((reason, text) for reason, text in _remarks(pool.key, self._pods(pool, picker), world)), ("", ""))
+
+    def _check_taken(self, pool: InferencePool, kind: str, place: Key) -> None:
+        live = self._world.writer.known(kind, place)
+        if live is None or not ours(live):
+            return
+        other = live.metadata.annotations.get(POOL_ANNOTATION)
+        if other == pool.metadata.name:
+            return
+        what = f"InferencePool {other}" if other is not None else "a Picker"
+        raise _TroubleError(
+            "ServiceTaken",
+            f"Service {'/'.join(place)} already is that of {what}: every pool needs its own in spec.endpointPickerRef",
+            _LOOK_AGAIN_S,
+        )
+
+    def _pods(self, pool: InferencePool, picker: Key) -> list[Pod]:
+        world = self._world
+        found = world.pickers.get(picker)
+        pods = world.pods.filed((PICKER, *picker))
+        if found is not None and found.spec.placement == "PerNamespace":
+            return [pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace]
+        return [pod for pod in pods if pod.metadata.namespace == picker[0]]
+
+    def _endpoints(self, pool: InferencePool, picker: Key, port: int) -> tuple[list[PickerEndpoint], list[str]]:
+        """The pods that serve the pool, and why others do not."""
+        world = self._world
+        before = self._in_slices(pool.key, port)
+        found: list[PickerEndpoint] = []
+        troubles: list[str] = []
+        for pod in self._pods(pool, picker):
+            health = world.health.of(pod)
+            terminating = pod.metadata.deletion_timestamp is not None
+            if health is None or health.pools is None:
+                # Not heard yet: stays what it was. An operator that starts must not empty what works.
+                serves = pod.metadata.uid in before and pod.ready
+                troubles.append(f"picker pod {pod.metadata.name}: {(health and health.problem) or 'not heard yet'}")
+            else:
+                said = health.pools.get(pool.key)
+                serves = said is not None and said.serving and said.port == port
+                # Who cannot be asked, and whom the kubelet calls unready, is not there.
+                serves = serves and (not health.problem or pod.ready)
+                if not serves:
+                    why = "does not know the pool yet" if said is None else said.reason or "does not serve it yet"
+                    troubles.append(f"picker pod {pod.metadata.name}: {health.problem or why}")
+            if serves:
+                found.append(
+                    PickerEndpoint(
+                        pod.metadata.namespace,
+                        pod.metadata.name,
+                        pod.metadata.uid,
+                        pod.status.pod_ip,
+                        terminating=terminating,
+                    )
+                )
+        return found, troubles
+
+    def _in_slices(self, key: Key, port: int) -> set[str]:
+        """UIDs of the pods that are endpoints now, with this port."""
+        return {
+            endpoint.get("targetRef", {}).get("uid", "")
+            for one in self._world.made["EndpointSlice"].filed((POOL, *key))
+            if any(known.get("port") == port for known in one.ports or ())
+            for endpoint in one.endpoints or ()
+        }
+
+    # ---- what is left of it
+
+    def _made(self, key: Key) -> list[tuple[str, Owned]]:
+        return [
+            (kind, one) for kind in ("EndpointSlice", "Service") for one in self._world.made[kind].filed((POOL, *key))
+        ]
+
+    async def _clear(self, key: Key, keep: set[tuple[str, Key]]) -> None:
+        for kind, one in self._made(key):
+            if (kind, one.key) not in keep and ours(one):
+                await self._world.writer.delete(kind, one)
+
+    def _holder(self, key: Key) -> Key | None:
+        for one in self._world.made["Service"].filed((POOL, *key)):
+            if one.metadata.deletion_timestamp is None:
+                return made_for(one)
+        return None
+
+    def _settle(self, key: Key, state: PoolState | None) -> bool:
+        """Whether it stands differently now."""
+        states = self._world.states
+        before = states.get(key)
+        if state is None:
+            states.pop(key, None)
+        else:
+            states[key] = state
+        if state == before:
+            return False
+        for one in (before, state):
+            if one is not None:
+                for picker in (one.picker, *one.losers):
+                    if picker is not None:
+                        self._changed(picker)
+        return True
+
+    async def _warn(self, pool: InferencePool, reason: str, message: str) -> None:
+        await self._world.events.say(pool, API_VERSION, "InferencePool", reason, message, warning=True)
+
+    async def _tell_losers(self, pool: InferencePool, held: Claim) -> None:
+        if held.losers and held.picker is not None:
+            others = ", ".join("/".join(one) for one in held.losers)
+            message = (
+                f"served by Picker {'/'.join(held.picker)}; Picker {others} would take it too, and does not get it"
+            )
+            await self._world.events.say(pool, API_VERSION, "InferencePool", "SeveralPickers", message)
+
+
+def _by_key(world: World) -> dict[Key, Picker]:
+    return {picker.key: picker for picker in world.pickers}
+
+
+def _remarks(key: Key, pods: list[Pod], world: World) -> list[tuple[str, str]]:
+    """What pods that serve a pool complain of."""
+    found = []
+    for pod in pods:
+        health = world.health.of(pod)
+        said = health.pools.get(key) if health is not None and health.pools is not None else None
+        if said is not None and said.serving and said.reason:
+            found.append(("PickerComplains", f"picker pod {pod.metadata.name}: {said.reason}"))
+    return found
+
+
+def _owned_by(one: Owned, pool: InferencePool) -> bool:
+    return any(ref.get("uid") == pool.metadata.uid for ref in one.metadata.owner_references)
+
+
+def _terminating(error: RefusedError) -> bool:
+    return error.status == 403 and "being terminated" in str(error)
+
+
+def describe(state: PoolState, key: Key) -> dict[str, Any]:
+    """An entry of `unhealthyPools`."""
+    return {"namespace": key[0], "name": key[1], "reason": state.reason, "message": state.message[:1024]}
