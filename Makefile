@@ -7,7 +7,7 @@ OUT    ?= out
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-component test-gateway test-quality lint format api-reference charts lock clean
+.PHONY: help setup demo test test-unit test-component test-gateway test-cluster test-quality lint format api-reference charts lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-component: setup ## gRPC, HTTP and files, no gateway
 
 test-gateway: setup ## tests through a real Envoy
 	$(BIN)/python -m pytest tests/gateway
+
+test-cluster: setup ## tests in a Kubernetes cluster, its pods as local processes
+	$(BIN)/python -m pytest tests/cluster
 
 test-quality: setup ## benchmark gates and slopes
 	$(BIN)/python -m pytest tests/quality

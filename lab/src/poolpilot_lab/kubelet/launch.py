@@ -30,6 +30,7 @@ class Launched:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        self._gone = False
 
     @classmethod
     async def start(
@@ -134,7 +135,11 @@ class Launched:
 
     async def kill(self) -> int:
         """At once."""
-        # Also when the program itself has ended: what it started may live on in its group.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        return await self.ended()
+        # Also when the program itself has ended: what it started may live on in its group. Only once: later the number
+        # may be that of another group.
+        if not self._gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        code = await self.ended()
+        self._gone = True
+        return code
