@@ -117,11 +117,12 @@ class Watcher(Generic[ObjectT]):
         name: str = "",
         labels: str = "",
         settings: WatchSettings | None = None,
+        failed: Callable[[Exception], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """`name` and `labels` (a label selector) narrow what the server sends."""
+        """`name` and `labels` (a label selector) narrow what the server sends; `failed` hears of every failure."""
         self.objects: dict[Key, ObjectT] = {}
         self.status = WatchStatus()
         self.synced = asyncio.Event()
@@ -134,6 +135,7 @@ class Watcher(Generic[ObjectT]):
             **({"labelSelector": labels} if labels else {}),
         }
         self._settings = settings or WatchSettings()
+        self._failed = failed
         self._now = now
         self._sleep = sleep
         self._rng = rng or random.Random()
@@ -153,7 +155,8 @@ class Watcher(Generic[ObjectT]):
                     await self._list()
                 await self._watch()
             except KubeError as error:
-                if isinstance(error, RefusedError) and error.expired:
+                # A kind that is gone may come back as another, with none of its objects.
+                if isinstance(error, RefusedError) and (error.expired or error.status == 404):
                     self._version = ""
                 await self._fail(error)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -315,6 +318,8 @@ class Watcher(Generic[ObjectT]):
             level = logging.INFO if isinstance(error, RefusedError) and error.expired else logging.WARNING
             log.log(level, "%s: %s", self._resource, problem)
         status.problem = problem
+        if self._failed is not None:
+            self._failed(error)
         await self._sleep(self._backoff.after_failure(getattr(error, "retry_after_s", None)))
 
     def _spread(self, seconds: float) -> float:

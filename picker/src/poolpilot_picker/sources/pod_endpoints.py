@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from poolpilot_kube.names import ACTIVE_PORTS, ENGINE_TYPE
+from poolpilot_kube.pods import active_ports as active_ports
+from poolpilot_kube.pods import engine_label as engine_label
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 if TYPE_CHECKING:
@@ -37,23 +38,10 @@ def endpoints_of(pod: Pod, ports: Sequence[int], engines: Collection[str], defau
     ]
 
 
-def active_ports(annotations: Mapping[str, str]) -> set[int] | None:
-    """Ports that a pod says it serves; None where it says nothing of it. What is not a port is passed over."""
-    text = next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
-    if text is None:
-        return None
-    return {int(part) for part in text.replace(" ", "").split(",") if part.isascii() and part.isdecimal()}
-
-
 def engine_of(labels: Mapping[str, str], engines: Collection[str]) -> str | None:
     """The engine that a pod's labels name, if it is one of `engines`."""
     named = engine_label(labels)
     return named if named in engines else None
-
-
-def engine_label(labels: Mapping[str, str]) -> str | None:
-    """What a pod's labels say its engine is."""
-    return next((labels[name] for name in ENGINE_TYPE if name in labels), None)
 
 
 def one_per_address(pods: Iterable[tuple[Pod, list[EndpointSpec]]]) -> tuple[list[EndpointSpec], list[str]]:
