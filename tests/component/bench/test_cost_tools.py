@@ -228,7 +228,30 @@ async def test_a_picker_is_probed_without_an_envoy(generator: tools.Generator, t
     async with pickers.poolpilot([pod], transport, pickers.Scrape.ADAPTIVE, 1, tmp_path / "p") as picker:
         result = await generator.probe(probe.spec(picker.ports[0], pod, rate=300.0, requests=40, seed=1))
     assert (result.count, result.errors) == (40, 0)
+    assert result.unstamped == 0
+    assert 0 < result.handed_ms.p50 <= result.handed_ms.p99
     assert 0 < result.reply_ms.p50 <= result.reply_ms.p99
+
+
+async def test_a_reply_counts_from_its_request_to_the_kernel_s_stamp(generator: tools.Generator) -> None:
+    headers = b"\x88"  # :status 200
+    reply = b"\0\0\0\0\1x"
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"Process")
+        await asyncio.sleep(0.2)
+        writer.write(frame(1, 4, 1, headers) + frame(0, 0, 1, reply) + frame(1, 5, 1, headers))
+        await reader.read()
+
+    async with served(handler) as where:
+        port = int(where.rpartition(":")[2])
+        result = await generator.probe(probe.spec(port, "127.0.1.1:9", rate=50.0, requests=1, seed=1))
+    assert (result.count, result.errors, result.unstamped) == (1, 0, 0)
+    assert result.handed_ms.p50 > 190.0, "since the request, not since the reply"
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
 async def test_exchanges_without_a_reply_are_errors(generator: tools.Generator) -> None:

@@ -105,7 +105,8 @@ def test_several_workers_compare_with_one() -> None:
 def test_replies_have_bars_too() -> None:
     def probed(p50: float, p99: float) -> ProbeResult:
         figures = Quantiles(p50=p50, p90=p50, p99=p99, p999=p99, max=p99)
-        return ProbeResult(count=10, errors=0, reply_ms=figures, late_ms=figures)
+        outside = Quantiles(p50=9.0, p90=9.0, p99=9.0, p999=9.0, max=9.0)
+        return ProbeResult(count=10, errors=0, unstamped=0, handed_ms=figures, reply_ms=outside, late_ms=outside)
 
     ours = Replies("poolpilot", "wire", 1, [probed(0.2, 1.0), probed(0.3, 9.0), probed(0.1, 1.5)])
     theirs = Replies("gie-epp", None, 1, [probed(5.0, 50.0)])

@@ -52,7 +52,7 @@ def bars(groups: Sequence[Group], replies: Sequence[Replies] = (), most_streams:
     found = [bar for group in groups if group.picker == POOLPILOT for bar in _of(group, groups)]
     ours = (one for one in replies if one.picker == POOLPILOT)
     found += [
-        Bar(f"reply, {name} ms", one.who, most, one.median(name)) for one in ours for name, most in _REPLY_MS.items()
+        Bar(f"reply, {name} ms", one.who, most, one.handed(name)) for one in ours for name, most in _REPLY_MS.items()
     ]
     if most_streams is not None:
         found.append(Bar("busiest worker, streams ÷ even share", POOLPILOT, _UNEVEN, most_streams))

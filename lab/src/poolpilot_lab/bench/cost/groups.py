@@ -116,8 +116,12 @@ class Replies:
         """The picker as tables name it."""
         return named(self.picker, self.transport, self.workers)
 
-    def median(self, quantile: str) -> float:
-        """Over the runs, ms."""
+    def handed(self, quantile: str) -> float:
+        """Until the reply is handed to the picker's socket, median over the runs, ms."""
+        return float(statistics.median(getattr(result.handed_ms, quantile) for result in self.results))
+
+    def read(self, quantile: str) -> float:
+        """Until the reply is read, the same."""
         return float(statistics.median(getattr(result.reply_ms, quantile) for result in self.results))
 
 

@@ -223,16 +223,23 @@ def _replies(replies: Sequence[Replies]) -> str:
             one.who,
             f"{sum(result.count for result in one.results):,}",
             f"{sum(result.errors for result in one.results):,}",
-            *(f"{one.median(quantile):.3f}" for quantile in ("p50", "p90", "p99", "p999")),
+            *(f"{one.handed(quantile):.3f}" for quantile in ("p50", "p90", "p99", "p999")),
+            *(f"{one.read(quantile):.3f}" for quantile in ("p50", "p99")),
         ]
         for one in replies
     ]
     text = (
-        f"Short chat at {RATES[-1]:g} requests/s on one connection to the picker, without an Envoy: from handing the "
-        "last byte of a request to the socket to having the first of the reply. Two passages through loopback and the "
-        "wake-ups of both sides are in it, so the picker's own time is less."
+        f"Short chat at {RATES[-1]:g} requests/s on one connection to the picker, without an Envoy. From handing the last "
+        "byte of a request to the socket to the picker's handing the first of the reply to its own, by the kernel's stamp "
+        "on the reply's packet: the picker's wake-up is in it, the prober's is not. Beside it the time to having read the "
+        "reply, with the prober's wake-up."
     )
-    heads = ("picker", "requests", "errors", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
+    unstamped = sum(result.unstamped for one in replies for result in one.results)
+    if unstamped:
+        text += (
+            f" Of {unstamped:,} replies the kernel told no time: there the time to having read them stands for both."
+        )
+    heads = ("picker", "requests", "errors", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "p50 ms, read", "p99 ms, read")
     return _section("Reply", text, table(heads, rows))
 
 

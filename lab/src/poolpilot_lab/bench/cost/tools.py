@@ -169,10 +169,14 @@ class ProbeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct):
-    """`reply_ms`: from the last byte of a request written to the first of the reply read; `late_ms`: of the prober."""
+    """`handed_ms`: from before the write of a request's last byte until the picker handed the reply's first to its socket,
+    by the kernel; `reply_ms`: from that write until that byte was read; `late_ms`: of the prober."""
 
     count: int
     errors: int
+    unstamped: int
+    """Replies of which the kernel told no time: `reply_ms` stands for `handed_ms`."""
+    handed_ms: Quantiles
     reply_ms: Quantiles
     late_ms: Quantiles
 

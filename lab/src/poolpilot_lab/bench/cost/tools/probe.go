@@ -24,12 +24,16 @@ type probeSpec struct {
 	LimitS   float64  `json:"limit_s"`
 }
 
-// probeResult has times in ms from handing the last byte of a request to the socket to having the reply's first.
+// probeResult has times in ms. Handed: from before the write of a request's last byte until the picker has handed the
+// reply's first to its socket, by the kernel's stamp. Reply: from that write until the reply is read, which has our own
+// wake-up in it. Unstamped counts the replies for which only the latter is known; it stands for the former, too.
 type probeResult struct {
-	Count  int64     `json:"count"`
-	Errors int64     `json:"errors"`
-	Reply  quantiles `json:"reply_ms"`
-	Late   quantiles `json:"late_ms"`
+	Count     int64     `json:"count"`
+	Errors    int64     `json:"errors"`
+	Unstamped int64     `json:"unstamped"`
+	Handed    quantiles `json:"handed_ms"`
+	Reply     quantiles `json:"reply_ms"`
+	Late      quantiles `json:"late_ms"`
 }
 
 const (
@@ -48,7 +52,8 @@ const (
 
 // prober is the one connection: its frames are written under the mutex, the reader tells exchanges of their replies.
 type prober struct {
-	connection net.Conn
+	connection *net.TCPConn
+	reader     *stampedReader
 	mutex      sync.Mutex
 	room       *sync.Cond
 	window     int64
@@ -57,22 +62,30 @@ type prober struct {
 }
 
 type exchange struct {
-	sent, answered time.Time
-	replied, ended chan struct{}
-	reset          bool
+	begun, sent, handed, answered time.Time
+	replied, ended                chan struct{}
+	reset                         bool
 }
 
 func probe(given probeSpec) (probeResult, error) {
 	if given.Rate <= 0 || given.Requests < 1 || len(given.Bodies) == 0 {
 		return probeResult{}, fmt.Errorf("a probe needs a rate, requests and bodies")
 	}
-	connection, err := net.Dial("tcp", given.Target)
+	dialled, err := net.Dial("tcp", given.Target)
 	if err != nil {
 		return probeResult{}, err
 	}
-	defer connection.Close()
+	defer dialled.Close()
+	connection, found := dialled.(*net.TCPConn)
+	if !found {
+		return probeResult{}, fmt.Errorf("%s is not reached by TCP", given.Target)
+	}
+	reader, err := newStampedReader(connection)
+	if err != nil {
+		return probeResult{}, err
+	}
 	_ = connection.SetDeadline(time.Now().Add(time.Duration(max(given.LimitS, 1) * float64(time.Second))))
-	one := &prober{connection: connection, window: 65_535, waiting: map[uint32]*exchange{}}
+	one := &prober{connection: connection, reader: reader, window: 65_535, waiting: map[uint32]*exchange{}}
 	one.room = sync.NewCond(&one.mutex)
 	if err = one.greet(); err != nil {
 		return probeResult{}, err
@@ -84,8 +97,8 @@ func probe(given probeSpec) (probeResult, error) {
 func (p *prober) play(given probeSpec) (probeResult, error) {
 	random := rand.New(rand.NewSource(given.Seed))
 	opening := headers(given.Target)
-	var replies, late []float64
-	var errors int64
+	var handed, replies, late []float64
+	var errors, unstamped int64
 	var mutex sync.Mutex
 	var open sync.WaitGroup
 	due := time.Now()
@@ -116,12 +129,29 @@ func (p *prober) play(given probeSpec) (probeResult, error) {
 				errors++
 				return
 			}
-			replies = append(replies, ms(one.answered.Sub(one.sent)))
+			reply := one.answered.Sub(one.sent)
+			inside, stamped := one.inside()
+			if !stamped {
+				unstamped++
+				inside = reply
+			}
+			handed = append(handed, ms(inside))
+			replies = append(replies, ms(reply))
 			late = append(late, lag)
 		}()
 	}
 	open.Wait()
-	return probeResult{int64(len(replies)), errors, measure(replies), measure(late)}, nil
+	count := int64(len(replies))
+	return probeResult{count, errors, unstamped, measure(handed), measure(replies), measure(late)}, nil
+}
+
+// inside is what the picker took by the kernel's stamp; false where there is none, or the clock was set meanwhile.
+func (e *exchange) inside() (time.Duration, bool) {
+	if e.handed.IsZero() {
+		return 0, false
+	}
+	taken := e.handed.Sub(e.begun.Round(0))
+	return taken, 0 < taken && taken <= e.answered.Sub(e.begun)
 }
 
 func (p *prober) greet() error {
@@ -177,6 +207,7 @@ func (p *prober) open(stream uint32, opening, head, body []byte) (*exchange, err
 	}
 	p.waiting[stream] = one
 	bytes = append(append(bytes, first...), last...)
+	one.begun = time.Now()
 	if _, err := p.connection.Write(bytes); err != nil {
 		return nil, err
 	}
@@ -210,7 +241,7 @@ func (p *prober) take(bytes int64) {
 
 // read handles what the picker sends until the connection ends; then nobody waits any longer.
 func (p *prober) read() {
-	reader := bufio.NewReaderSize(p.connection, 64<<10)
+	reader := bufio.NewReaderSize(p.reader, 64<<10)
 	head := make([]byte, 9)
 	payload := make([]byte, 1<<24)
 	for {
@@ -243,7 +274,7 @@ func (p *prober) handle(kind, flags byte, stream uint32, payload []byte, now tim
 		p.room.Broadcast()
 	case one == nil:
 	case kind == frameData && len(payload) > 0 && one.answered.IsZero():
-		one.answered = now
+		one.answered, one.handed = now, p.reader.stamp
 		close(one.replied)
 	}
 	if one != nil && (kind == frameReset || (kind == frameData || kind == frameHeaders) && flags&flagEndStream != 0) {
