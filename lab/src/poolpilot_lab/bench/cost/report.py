@@ -229,10 +229,10 @@ def _replies(replies: Sequence[Replies]) -> str:
         for one in replies
     ]
     text = (
-        f"Short chat at {RATES[-1]:g} requests/s on one connection to the picker, without an Envoy. From handing the last "
-        "byte of a request to the socket to the picker's handing the first of the reply to its own, by the kernel's stamp "
-        "on the reply's packet: the picker's wake-up is in it, the prober's is not. Beside it the time to having read the "
-        "reply, with the prober's wake-up."
+        f"Short chat at {RATES[-1]:g} requests/s on one connection to the picker, without an Envoy. From handing the "
+        "last byte of a request to the socket to the picker's handing the first of the reply to its own, by the stamp "
+        "of the kernel on the reply's packet: the picker's wake-up is in it, the prober's is not. Beside it the time "
+        "to having read the reply, with the prober's wake-up."
     )
     unstamped = sum(result.unstamped for one in replies for result in one.results)
     if unstamped:

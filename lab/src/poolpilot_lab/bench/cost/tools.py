@@ -169,8 +169,8 @@ class ProbeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct):
-    """`handed_ms`: from before the write of a request's last byte until the picker handed the reply's first to its socket,
-    by the kernel; `reply_ms`: from that write until that byte was read; `late_ms`: of the prober."""
+    """`handed_ms`: from before the write of a request's last byte until the picker handed the reply's first to its
+    socket, by the kernel; `reply_ms`: from that write until that byte was read; `late_ms`: of the prober."""
 
     count: int
     errors: int
