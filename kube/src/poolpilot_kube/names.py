@@ -35,7 +35,7 @@ which the Picker's pods listen for this pool."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 """On an EndpointSlice: the Service that it belongs to."""
 SLICE_MANAGER_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
-SLICE_MANAGER: Final = "poolpilot.dev/operator"
+SLICE_MANAGER: Final = "operator.poolpilot.dev"
 
 POOL_PORTS: Final = range(20_000, 30_000)
 """Where Pickers' pods listen for their pools, one port each, unique for each Picker."""
