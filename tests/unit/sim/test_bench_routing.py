@@ -190,7 +190,7 @@ def test_a_rate_is_used_only_for_the_scenario_it_was_found_for(tmp_path, monkeyp
 
 def test_the_highest_rate_is_where_the_backlog_begins_to_grow(monkeypatch):
     scenario = SCENARIOS["poisson-mix"].with_endpoints(1)
-    monkeypatch.setattr(capacity, "PRECISION", 1.2)
+    monkeypatch.setattr(capacity, "STEP", 1.2)
     rate = capacity.highest_rate(scenario, scenario.world(EXACT), 1)
     # A sequence of 424 output tokens in the mean, 256 at a time, in steps of about 30 ms with its share of prefill.
     assert 8.0 < rate < 20.0

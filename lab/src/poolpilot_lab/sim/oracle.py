@@ -1,8 +1,9 @@
 """References that look into the engines: what knowledge and late binding would buy. Not competitors.
 
 The greedy oracle minimises the same kind of cost as the default policy, but with the true coefficients, lengths, cache
-and state of every engine at that very moment. The central queue also binds late: a request stays at the router until an
-engine has no prefill to do. Neither is a bound: see `limits` for those.
+and state of every engine at that very moment, and with the true value of what a placement evicts. Its constants are its
+own: the load axis hangs on it and must not move when the policy is tuned. The central queue also binds late: a request
+stays at the router until an engine has no prefill to do. Neither is a bound: see `limits` for those.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from poolpilot_lab.engine.model import step_time
+from poolpilot_lab.sim.outlook import Outlook
 from poolpilot_lab.sim.trip import Fate
-from poolpilot_picker.routing.cost_model import CACHE_ROOM, KV_ROOM, LEAST_CHUNK, CostParameters
 
 if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Engine
@@ -23,19 +23,35 @@ if TYPE_CHECKING:
 
 
 AVOID_MS: Final = 5_000.0
+LEAST_CHUNK: Final = 256
+KV_ROOM: Final = 0.9
+OWN_DECODE: Final = 0.25
+OTHERS: Final = 0.3
+FLEET_SHARE: Final = 0.3
+OTHERS_DECODE: Final = 0.25
+SLOW_START: Final = 3.0
+SLOW_START_MS: Final = 300.0
+KV_BARRIER_MS: Final = 1_000.0
+KV_BARRIER_MOST_MS: Final = 30_000.0
+PROMPT_SMOOTHING: Final = 0.02
 
 
 class _State(NamedTuple):
     """One engine as it is now; tokens and ms."""
 
     decoding: int
-    context: float
+    context: int
+    joining: int
+    """Being prefilled, waiting, or on their way: they will decode beside whoever comes."""
+    joining_context: int
     waiting: int
     queue_ms: float
     """Prefill work of what is being prefilled, waits, or is on its way."""
-    queue_tokens: float
-    remaining: list[int]
-    """True output tokens still to come, of every sequence here."""
+    queue_tokens: int
+    shared: int
+    """Σ min(tokens that the new one generates, true output tokens still to come) over all that are here."""
+    remaining: int
+    """Σ true output tokens still to come."""
     adapters: set[str]
 
 
@@ -44,15 +60,15 @@ class Oracle:
 
     scrape_ms = None
 
-    def __init__(self, world: World, seed: int, parameters: CostParameters | None = None) -> None:
+    def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._random = random.Random(f"{seed}/oracle")
-        self._constants = parameters or CostParameters()
         self._engines: list[Engine] = []
         self._present: list[int] = []
         self._transit: dict[int, dict[Trip, None]] = {}
         self._uncached: dict[int, int] = {}
-        self._hit_share = 0.2
+        self._outlook = Outlook()
+        self._mean_prompt = 0.0
         self._avoid_until: dict[int, float] = {}
 
     # ---- Router
@@ -96,71 +112,76 @@ class Oracle:
     # ---- the truth
 
     def _choose(self, trip: Trip, among: list[int], now: float) -> int:
-        states = {endpoint: self._look(endpoint, now) for endpoint in among}
-        mean = sum(state.decoding + state.waiting for state in states.values()) / len(states)
+        states = {endpoint: self._look(endpoint, now, trip.call.output_tokens) for endpoint in among}
+        mean = sum(state.decoding + state.joining for state in states.values()) / len(states)
         best, ties, uncached = float("inf"), [], {}
+        if not trip.tried:
+            self._outlook.arrived(trip.call)
+        own = set(trip.call.blocks)
         for endpoint, state in states.items():
-            cost, uncached[endpoint] = self._cost(trip, endpoint, state, mean, now)
+            cost, uncached[endpoint] = self._cost(trip, own, endpoint, state, mean, now)
             if cost < best - 1e-9:
                 best, ties = cost, [endpoint]
             elif cost <= best + 1e-9:
                 ties.append(endpoint)
         chosen = self._random.choice(ties)
-        call = trip.call
-        self._hit_share += 0.01 * (1.0 - uncached[chosen] / call.prompt_tokens - self._hit_share)
+        self._mean_prompt += PROMPT_SMOOTHING * (trip.call.prompt_tokens - self._mean_prompt)
         self._uncached[trip.number] = uncached[chosen]
         self._transit[chosen][trip] = None
         return chosen
 
-    def _look(self, endpoint: int, now: float) -> _State:
+    def _look(self, endpoint: int, now: float, output: int) -> _State:
         engine = self._engines[endpoint]
-        profile, factor = engine.accelerator.profile, engine.accelerator.prefill_factor * engine.accelerator.slow
-        ended = engine.steps_ended(now)
-        decoding = 0
-        context = work = tokens = 0.0
-        remaining: list[int] = []
-        adapters: set[str] = set()
-        for sequence in engine.running:
-            rest = sequence.prompt_tokens + sequence.generated - sequence.computed
-            if rest == 1 and sequence.generated:
-                decoding += 1
-                context += sequence.computed + ended
-                remaining.append(sequence.output_tokens - sequence.generated - ended)
-            else:
-                tokens += rest
-                work += step_time.prefill_part_ms(profile, rest, rest * rest + 2 * rest * sequence.computed)
-                remaining.append(sequence.output_tokens)
-            if sequence.adapter:
-                adapters.add(sequence.adapter)
+        accelerator = engine.accelerator
+        decoding, context, joining, joining_context, tokens, prefills, shared, remaining = engine.survey(now, output)
+        work = sum([accelerator.prefill_ms(rest, attention) for rest, attention in prefills])
         transit = self._transit[endpoint]
         for trip in [trip for trip in transit if trip.sequence is not None]:
             del transit[trip]
         coming: list[Trip] = [cast("Trip", sequence.tag) for sequence in engine.waiting]
         coming += transit
+        adapters = set(engine.adapters_in_flight)
         for trip in coming:
             call = trip.call
             new = self._uncached.get(trip.number, call.prompt_tokens)
             old = call.prompt_tokens - new
+            joining += 1
+            joining_context += call.prompt_tokens
             tokens += new
-            work += step_time.prefill_part_ms(profile, new, new * new + 2 * new * old)
-            remaining.append(call.output_tokens)
+            work += accelerator.prefill_ms(new, new * new + 2 * new * old)
+            shared += min(output, call.output_tokens)
+            remaining += call.output_tokens
             if call.adapter:
                 adapters.add(call.adapter)
-        return _State(decoding, context, len(coming), factor * work, tokens, remaining, adapters)
+        queue_ms = accelerator.slow * work
+        return _State(
+            decoding,
+            context,
+            joining,
+            joining_context,
+            len(coming),
+            queue_ms,
+            tokens,
+            shared,
+            remaining,
+            adapters,
+        )
 
-    def _cost(self, trip: Trip, endpoint: int, state: _State, mean: float, now: float) -> tuple[float, int]:
+    def _cost(
+        self, trip: Trip, own: set[int], endpoint: int, state: _State, mean: float, now: float
+    ) -> tuple[float, int]:
         """The default policy's cost with true numbers, and the uncached tokens."""
-        engine, call, constants = self._engines[endpoint], trip.call, self._constants
+        engine, call = self._engines[endpoint], trip.call
         accelerator, profile = engine.accelerator, engine.accelerator.profile
         slow = accelerator.slow
-        prefill_factor, decode_factor = accelerator.prefill_factor * slow, accelerator.decode_factor * slow
+        decode_factor = accelerator.decode_factor * slow
         prompt, output, settings = call.prompt_tokens, call.output_tokens, engine.settings
         size = settings.block_size
         hit = size * engine.blocks.match(call.blocks, (prompt - 1) // size)
         new = prompt - hit
-        work = prefill_factor * step_time.prefill_part_ms(profile, new, new * new + 2 * new * hit)
-        batch = state.decoding + state.waiting
-        step = decode_factor * step_time.decode_part_ms(profile, state.decoding, int(state.context), 0)
+        work = slow * accelerator.prefill_ms(new, new * new + 2 * new * hit)
+        batch = state.decoding + state.joining
+        step = slow * accelerator.decode_ms(state.decoding, state.context, 0)
         room = max(settings.max_num_batched_tokens - state.decoding, LEAST_CHUNK)
         prefill = work + -(-new // room) * step
         wait = state.queue_ms + -(-state.queue_tokens // room) * step
@@ -168,37 +189,37 @@ class Oracle:
             left = engine.busy_until - now
             wait += max(0.0, min(left, step if left > 2.0 * step else left))
         each = profile.decode_b_ms + profile.sequence_overhead_ms + profile.decode_c_ms * (prompt + 0.5 * output)
-        later = step + decode_factor * each
+        beside = slow * accelerator.decode_ms(batch, state.context + state.joining_context, 0)
+        later = beside + decode_factor * each
         capacity = engine.blocks.total * size
         in_use = engine.blocks.used * size + state.queue_tokens + new
         over = float(batch + 1 - settings.max_num_seqs)
         if in_use > 0.98 * capacity:
             over = max(over, state.waiting + 1.0)
-        mean_rest = sum(state.remaining) / max(1, len(state.remaining))
-        admission = max(0.0, over) * mean_rest * later / max(1, state.decoding) if batch else 0.0
+        mean_rest = state.remaining / max(1, batch)
+        admission = max(0.0, over) * mean_rest * later / max(1, batch) if batch else 0.0
         load_ms, adapter_cost = self._adapter(trip, engine, state, later)
         ttft = wait + prefill + admission + load_ms
-        delayed = constants.fleet_share * mean + (1.0 - constants.fleet_share) * batch
-        slowed = decode_factor * each * sum([min(output, rest) for rest in state.remaining])
+        delayed = FLEET_SHARE * mean + (1.0 - FLEET_SHARE) * batch
+        slowed = decode_factor * each * state.shared
         cost = (
             ttft
             + admission
-            + constants.own_decode_weight * output * later
-            + constants.others_weight * delayed * work
-            + constants.others_decode_weight * slowed
-            + constants.slow_start_weight * max(0.0, ttft - constants.slow_start_ms)
+            + OWN_DECODE * output * later
+            + OTHERS * delayed * work
+            + OTHERS_DECODE * slowed
+            + SLOW_START * max(0.0, ttft - work - SLOW_START_MS)
             + adapter_cost
         )
-        peak = (in_use + output + 0.5 * sum(state.remaining)) / capacity
+        peak = (in_use + output + 0.5 * state.remaining) / capacity
         if peak > KV_ROOM:
-            cost += min(
-                constants.kv_barrier_most_ms, constants.kv_barrier_ms * (peak - KV_ROOM) / max(0.02, 1.05 - peak)
-            )
-        fill = (in_use + engine.blocks.kept * size + output) / capacity
-        if fill > CACHE_ROOM:
-            share = min(1.0, 10.0 * (fill - CACHE_ROOM))
-            value = prefill_factor * profile.prefill_b_ms * constants.eviction_weight * self._hit_share * new
-            cost += share * value * (1.0 + constants.others_weight * batch)
+            cost += min(KV_BARRIER_MOST_MS, KV_BARRIER_MS * (peak - KV_ROOM) / max(0.02, 1.05 - peak))
+        needed = (new + output + state.queue_tokens) // size + 1
+        lost = size * self._outlook.lost_blocks(engine, needed, own, self._engines)
+        if lost:
+            # Recomputed once, at the mean depth of a prompt, beside whatever decodes there.
+            again = slow * accelerator.prefill_ms(int(lost), int(lost * self._mean_prompt))
+            cost += again * (1.0 + OTHERS * delayed)
         return cost, new
 
     def _adapter(self, trip: Trip, engine: Engine, state: _State, later: float) -> tuple[float, float]:
@@ -207,7 +228,7 @@ class Oracle:
         if not adapter or adapter in engine.slots.resident or adapter in state.adapters:
             return 0.0, 0.0
         load, slots, active = engine.settings.lora_load_ms, engine.settings.max_loras, len(state.adapters)
-        cost = load * (state.decoding + state.waiting)
+        cost = load * (state.decoding + state.joining)
         if active >= slots:
             cost += (active - slots + 1) * trip.call.output_tokens * later / max(1, active)
         return load, cost

@@ -23,7 +23,7 @@ _A100: Final = PROFILES["llama-3.1-8b-a100"]
 _L40S: Final = PROFILES["llama-3.1-8b-l40s"]
 
 
-_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "quick_s", "loads", "nominal")
+_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "quick_s", "loads", "nominal", "rate_of")
 """Of a scenario: what changes no run of a given rate and number of requests (the traffic is named apart)."""
 
 
@@ -37,7 +37,9 @@ class Scenario:
     """(rate, requests, seed) → what arrives."""
     fleet: tuple[Profile, ...]
     guess: float
-    """About the highest rate: where the search for it begins."""
+    """About the highest rate on engines as their profiles say: where the search for it begins."""
+    rate_of: str = ""
+    """Another scenario whose highest rate is also this one's: like traffic on the same fleet while nothing happens."""
     slo: Slo = field(default_factory=Slo)
     block_tokens: int = 64
     warm_share: float = 0.15
@@ -222,6 +224,7 @@ _ALL: Final = (
         **_APPLICATIONS
         | {
             "name": "S11",
+            "rate_of": "S12",
             "summary": "one of eight dies, later a cold one joins and another drains",
             "fleet": (_H100,) * 9,
             "quick_s": 40.0,
@@ -242,6 +245,7 @@ _ALL: Final = (
         **_APPLICATIONS
         | {
             "name": "S13",
+            "rate_of": "S12",
             "summary": "overload, half of it sheddable",
             "traffic": partial(streams.applications, sheddable=0.5),
             "quick_s": 60.0,
@@ -287,6 +291,7 @@ _VARIANTS: Final = (
         **_APPLICATIONS
         | {
             "name": "S10-slow",
+            "rate_of": "S12",
             "summary": "one of eight is slowed to half its speed for a while",
             "changes": (Change(0.4, "slow", 3, 2.0), Change(0.8, "heal", 3)),
             "quick_s": 100.0,
@@ -297,6 +302,7 @@ _VARIANTS: Final = (
         **_APPLICATIONS
         | {
             "name": "S11-fail",
+            "rate_of": "S12",
             "summary": "one of eight answers errors within 20 ms for a while",
             "quick_s": 90.0,
             "full_s": 180.0,
@@ -308,6 +314,7 @@ _VARIANTS: Final = (
             **_APPLICATIONS
             | {
                 "name": f"S12-{pickers}-{scrape:g}",
+                "rate_of": "S12",
                 "summary": f"{pickers} picker(s) that share nothing, telemetry every {scrape:g} ms",
                 "more": {"pickers": pickers, "scrape_ms": scrape},
             }

@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from poolpilot_lab.bench.routing.fingerprint import fingerprint
@@ -21,6 +21,7 @@ from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.limits import limits
 from poolpilot_lab.sim.measures import details, row
 from poolpilot_lab.sim.policies import make_router
+from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ALL, PLAIN, PROFILE
 from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
@@ -35,6 +36,7 @@ Stored = dict[str, Any]
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
+ALL_SCENARIOS: Final = SCENARIOS | VARIANTS
 TABLES: Final = {
     "results": HIDDEN,
     "identical": IDENTICAL,
@@ -100,6 +102,11 @@ def in_parallel(
 def find_rate(task: RateTask) -> float:
     """As it comes with the package, from the store, or by bisection."""
     scenario, seed = task.scenario, task.seed
+    if scenario.rate_of:
+        scenario = with_the_rate_of(scenario)
+    if TABLES[task.table].sigma == 0.0:
+        # Engines that do not differ: one draw is as good as another.
+        seed = 1
     known = known_rate(scenario, task.table, seed)
     if known is not None:
         return known
@@ -110,6 +117,13 @@ def find_rate(task: RateTask) -> float:
         rate = highest_rate(scenario, scenario.steady_world(TABLES[task.table]), seed)
         stored = store(file, mark, {"rate": rate})
     return float(stored["rate"])
+
+
+def with_the_rate_of(scenario: Scenario) -> Scenario:
+    """The scenario whose highest rate counts, on the fleet that is asked for."""
+    base = ALL_SCENARIOS[scenario.rate_of]
+    there = scenario.steady_world().fleet
+    return base if there == base.steady_world().fleet else replace(base, fleet=there, guess=scenario.guess)
 
 
 def run_group(group: Group) -> list[Stored]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.sim.scenarios import Scenario
 
 FILE: Final = Path(__file__).with_name("rates.json")
-MODEL: Final = 1
+MODEL: Final = 2
 """Grows when a change of the engine model or of the oracle moves the rates."""
 
 
@@ -27,11 +29,14 @@ def mark(scenario: Scenario) -> str:
 
 def known_rate(scenario: Scenario, table: str, seed: int) -> float | None:
     """Requests/s, where it was found for the scenario as it is."""
-    entry = _stored().get(scenario.name, {})
-    if entry.get("mark") != mark(scenario):
-        return None
-    rate = entry.get(table, {}).get(str(seed))
-    return None if rate is None else float(rate)
+    found = _found(_stored(), scenario, table).get(str(seed))
+    return None if found is None else float(found)
+
+
+def _found(stored: dict[str, Any], scenario: Scenario, table: str) -> dict[str, float]:
+    """Seed → requests/s."""
+    entry = stored.get(scenario.name, {})
+    return dict(entry.get(table, {})) if entry.get("mark") == mark(scenario) else {}
 
 
 def _stored() -> dict[str, Any]:
@@ -66,16 +71,27 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--table", default="results")
     parser.add_argument("--store", type=Path, default=Path("out/rates"), help="of the runs in progress")
     given = parser.parse_args(argv)
-    tasks = [
-        RateTask(known[name], given.table, seed, given.store)
-        for seed in range(1, given.seeds + 1)
-        for name in given.scenario.split(",")
-        if known_rate(known[name], given.table, seed) is None
-    ]
-    for task, rate in in_parallel(find_rate, tasks, given.workers):
-        remember(task.scenario, task.table, task.seed, rate)
-        print(f"{task.scenario.name} seed {task.seed}: {rate:.4g}/s", flush=True)
+    chosen = dict.fromkeys(known[name].rate_of or name for name in given.scenario.split(","))
+    for seed in range(1, given.seeds + 1):
+        tasks = [
+            RateTask(_better_guess(known[name], given.table), given.table, seed, given.store)
+            for name in chosen
+            if known_rate(known[name], given.table, seed) is None
+        ]
+        for task, rate in in_parallel(find_rate, tasks, given.workers):
+            remember(task.scenario, task.table, task.seed, rate)
+            print(f"{task.scenario.name} seed {task.seed}: {rate:.4g}/s", flush=True)
     return 0
+
+
+def _better_guess(scenario: Scenario, table: str) -> Scenario:
+    """The median of what other draws had, by the speed of their engines."""
+    from poolpilot_lab.bench.routing.execute import TABLES
+    from poolpilot_lab.sim.capacity import speed
+
+    world = scenario.steady_world(TABLES[table])
+    found = [rate / speed(world, int(seed)) for seed, rate in _found(_stored(), scenario, table).items()]
+    return replace(scenario, guess=statistics.median(found)) if found else scenario
 
 
 if __name__ == "__main__":

@@ -200,6 +200,17 @@ cdef class BlockCache:
                 self._tail_is_unnamed = False
             count -= run
 
+    def next_evicted(self, long count):
+        """The keys that would be evicted, in this order, if `count` blocks were allocated now."""
+        cdef list keys = []
+        for key, run in self._free.items():
+            if count <= 0:
+                break
+            if key >= 0:
+                keys.append(key)
+            count -= <long>run
+        return keys
+
     cpdef bint name(self, key) except -1:
         """Makes one allocated block findable under `key`; False when another block already is."""
         if key in self._references or key in self._free:
@@ -342,6 +353,30 @@ cdef class Engine:
     def steps_ended(self, double now):
         """Steps of the run in progress that have ended by `now` and are not settled yet."""
         return self._flight.ended_by(now) if self._flight is not None else 0
+
+    def survey(self, double now, long output_tokens):
+        """What runs here at `now`, as an onlooker sees it who knows all; `output_tokens`: of whom it is asked for."""
+        cdef long ended = self._flight.ended_by(now) if self._flight is not None else 0
+        cdef long decoding = 0, context = 0, prefilling = 0, prefilling_context = 0, rest_tokens = 0
+        cdef long shared = 0, total = 0, rest, left
+        cdef list prefills = []
+        cdef Sequence sequence
+        for entry in self.running:
+            sequence = <Sequence>entry
+            rest = sequence.prompt_tokens + sequence.generated - sequence.computed
+            left = sequence.output_tokens
+            if rest == 1 and sequence.generated:
+                decoding += 1
+                context += sequence.computed + ended
+                left -= sequence.generated + ended
+            else:
+                prefilling += 1
+                prefilling_context += sequence.prompt_tokens
+                rest_tokens += rest
+                prefills.append((rest, rest * rest + 2 * rest * sequence.computed))
+            shared += min(output_tokens, left)
+            total += left
+        return decoding, context, prefilling, prefilling_context, rest_tokens, prefills, shared, total
 
     def kv_usage(self):
         """Share of the blocks that sequences reference; cached but unreferenced blocks count as free."""

@@ -108,6 +108,17 @@ class BlockCache:
                 self._tail_is_unnamed = False
             count -= run
 
+    def next_evicted(self, count: int) -> list[int]:
+        """The keys that would be evicted, in this order, if `count` blocks were allocated now."""
+        keys: list[int] = []
+        for key, run in self._free.items():
+            if count <= 0:
+                break
+            if key >= 0:
+                keys.append(key)
+            count -= run
+        return keys
+
     def name(self, key: int) -> bool:
         """Makes one allocated block findable under `key`; False when another block already is."""
         if key in self._references or key in self._free:

@@ -23,6 +23,10 @@ from poolpilot_lab.engine.model.sequence import UNNAMED, Sequence, State
 from poolpilot_lab.engine.model.settings import EngineSettings, SequenceTooLongError
 from poolpilot_lab.engine.model.telemetry import Telemetry
 
+Survey = tuple[int, int, int, int, int, list[tuple[int, int]], int, int]
+"""(sequences decoding, their context tokens, sequences being prefilled, their prompt tokens, prompt tokens left to
+compute, (tokens, attention) of each of those prefills, Σ min(output tokens asked about, left ones), Σ left ones)."""
+
 
 class Engine:
     """One engine. `now` is always the engine's own monotonic milliseconds and never goes back."""
@@ -59,6 +63,27 @@ class Engine:
     def steps_ended(self, now: float) -> int:
         """Steps of the run in progress that have ended by `now` and are not settled yet."""
         return self._flight.ended_by(now) if self._flight else 0
+
+    def survey(self, now: float, output_tokens: int) -> Survey:
+        """What runs here at `now`, as an onlooker sees it who knows all; `output_tokens`: of whom it is asked for."""
+        ended = self.steps_ended(now)
+        decoding = context = prefilling = prefilling_context = rest_tokens = shared = total = 0
+        prefills: list[tuple[int, int]] = []
+        for sequence in self.running:
+            rest = sequence.prompt_tokens + sequence.generated - sequence.computed
+            left = sequence.output_tokens
+            if rest == 1 and sequence.generated:
+                decoding += 1
+                context += sequence.computed + ended
+                left -= sequence.generated + ended
+            else:
+                prefilling += 1
+                prefilling_context += sequence.prompt_tokens
+                rest_tokens += rest
+                prefills.append((rest, rest * rest + 2 * rest * sequence.computed))
+            shared += min(output_tokens, left)
+            total += left
+        return decoding, context, prefilling, prefilling_context, rest_tokens, prefills, shared, total
 
     def kv_usage(self) -> float:
         """Share of the blocks that sequences reference; cached but unreferenced blocks count as free."""

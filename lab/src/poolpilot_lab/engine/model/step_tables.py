@@ -26,7 +26,7 @@ FILE: Final = Path(__file__).with_name("step_tables.csv")
 
 
 class StepTable:
-    """Table ÷ formula of one engine. decode: by sequences and context tokens of each; prefill: by tokens in the step."""
+    """Table ÷ formula of one engine. Decode: by sequences and context tokens of each; prefill: by tokens in a step."""
 
     __slots__ = ("_batches", "_contexts", "_decode", "_log_tokens", "_prefill", "least_prefill")
 
