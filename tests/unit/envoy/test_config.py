@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
 import pytest
+from xxhash import xxh64_intdigest
 
+from poolpilot_picker.envoy.balancing import SALT, TURN
 from poolpilot_picker.envoy.config import STRIPPED, bootstrap
 from poolpilot_picker.envoy.settings import (
     Baseline,
@@ -18,6 +21,8 @@ from poolpilot_picker.envoy.settings import (
     PoolCluster,
 )
 from poolpilot_picker.errors import ConfigurationError
+
+TWO = (HostPort("10.0.0.1", 9002), HostPort("10.0.0.1", 9003))
 
 
 def manager(config: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +154,46 @@ def test_several_pickers_and_names() -> None:
     assert len(picker["load_assignment"]["endpoints"][0]["lb_endpoints"]) == 2
     named = bootstrap(EnvoySettings(pickers=(HostPort("picker.default.svc", 9002),)))
     assert clusters(named)["picker"]["type"] == "STRICT_DNS"
+
+
+def turns(settings: EnvoySettings) -> tuple[str, dict[str, Any]] | None:
+    """The metadata by which two pickers take turns, and the policy that reads it; None where they do not."""
+    config = bootstrap(settings)
+    policy, service = clusters(config)["picker"].get("load_balancing_policy"), ext_proc(config)["grpc_service"]
+    assert ("initial_metadata" in service) is (policy is not None)
+    if policy is None:
+        return None
+    [metadata] = service["initial_metadata"]
+    found: dict[str, Any] = policy["policies"][0]["typed_extension_config"]["typed_config"]
+    [hashed] = found["consistent_hashing_lb_config"]["hash_policy"]
+    assert hashed["header"]["header_name"] == metadata["key"] == TURN
+    return metadata["value"], found
+
+
+@pytest.mark.parametrize(("turn_ms", "digits"), [(1, "%3f"), (10, "%2f"), (100, "%1f")])
+def test_two_pickers_take_turns(turn_ms: int, digits: str) -> None:
+    """The odd turns to one and the even ones to the other, whatever stands before the last digit."""
+    found = turns(EnvoySettings(pickers=TWO, picker_turn_ms=turn_ms))
+    assert found is not None
+    value, policy = found
+    assert value == f"{SALT}%START_TIME({digits})%"
+    assert policy["table_size"] == 2
+    [hashed] = policy["consistent_hashing_lb_config"]["hash_policy"]
+    rewrite = hashed["header"]["regex_rewrite"]
+    for fraction in ("0", "7", "04", "58", "123", "999"):
+        key = re.sub(rewrite["pattern"]["regex"], rewrite["substitution"], SALT + fraction)
+        assert xxh64_intdigest(key.encode()) % 2 == int(fraction) % 2
+
+
+def test_nobody_takes_turns_alone_or_among_many_or_where_it_is_not_wanted() -> None:
+    assert turns(EnvoySettings()) is None
+    assert turns(EnvoySettings(pickers=TWO, picker_turn_ms=0)) is None
+    assert turns(EnvoySettings(pickers=(*TWO, HostPort("10.0.0.1", 9004)))) is None
+
+
+def test_a_turn_that_envoy_cannot_cut_from_a_timestamp_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="picker-turn-ms: 50 is not possible; allowed: 0, 1, 10, 100"):
+        bootstrap(EnvoySettings(pickers=TWO, picker_turn_ms=50))
 
 
 def test_tls_to_the_picker() -> None:

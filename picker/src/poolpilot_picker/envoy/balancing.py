@@ -7,6 +7,13 @@ from typing import Any, Final
 from poolpilot_picker.envoy.settings import Baseline, FailureMode
 from poolpilot_picker.requests import headers
 
+TURN: Final = "x-poolpilot-turn"
+"""Metadata of a stream to one of two pickers: the time at which its request began, as digits behind SALT."""
+SALT: Final = "turn-13-"
+"""With it, the xxHash64 of every odd digit is odd, and of every even digit even."""
+_DIGITS: Final = {1: 3, 10: 2, 100: 1}
+"""Of a second's fraction, by the length of a turn in ms."""
+
 Message = dict[str, Any]
 """One protobuf message of Envoy's API in its JSON form."""
 
@@ -29,6 +36,33 @@ def override_host(fails: FailureMode) -> Message:
                 override_host_sources=[{"header": headers.DESTINATION}],
                 selected_host_key=lb_metadata(headers.SERVED),
                 fallback_policy={"policies": [fallback]},
+            ),
+        }
+    }
+
+
+def turn(turn_ms: int) -> Message:
+    """The metadata."""
+    return {"key": TURN, "value": f"{SALT}%START_TIME(%{_DIGITS[turn_ms]}f)%"}
+
+
+def in_turns() -> Message:
+    """Two hosts, each for one turn; a retry, or an unhealthy host, gets the other one.
+
+    A Maglev table of as many places as hosts has each host once, and a hash falls on its remainder: only the last digit
+    of the time counts, and whether that is odd.
+    """
+    header = {
+        "header_name": TURN,
+        "regex_rewrite": {"pattern": {"regex": rf"^({SALT})\d*(\d)$"}, "substitution": r"\1\2"},
+    }
+    return {
+        "typed_extension_config": {
+            "name": "maglev",
+            "typed_config": typed(
+                "extensions.load_balancing_policies.maglev.v3.Maglev",
+                table_size=2,
+                consistent_hashing_lb_config={"hash_policy": [{"header": header}]},
             ),
         }
     }

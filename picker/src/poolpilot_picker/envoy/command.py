@@ -12,6 +12,7 @@ from poolpilot_picker.envoy.render import to_yaml
 from poolpilot_picker.envoy.settings import (
     DEFAULT_EDS_DIRECTORY,
     MOST_PORT,
+    TURNS_MS,
     Baseline,
     BodyMode,
     EnvoySettings,
@@ -66,6 +67,7 @@ def settings_of(arguments: argparse.Namespace) -> EnvoySettings:
         picker_ca_file=arguments.picker_ca_file,
         picker_server_name=arguments.picker_server_name,
         picker_health_s=_or(arguments.picker_health, defaults.picker_health_s),
+        picker_turn_ms=defaults.picker_turn_ms if arguments.picker_turn_ms is None else arguments.picker_turn_ms,
         body_mode=BodyMode(arguments.body_mode or defaults.body_mode),
         fail=FailureMode(arguments.fail) if arguments.fail else None,
         message_timeout_s=_or(arguments.message_timeout, defaults.message_timeout_s),
@@ -92,6 +94,7 @@ _PICKER_FLAGS = (
     "picker-ca-file",
     "picker-server-name",
     "picker-health",
+    "picker-turn-ms",
     "body-mode",
     "fail",
     "message-timeout",
@@ -161,6 +164,14 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="S",
         help=f"between two gRPC health checks of it; 0 = none (default: {defaults.picker_health_s:g})",
+    )
+    add(
+        "--picker-turn-ms",
+        type=int,
+        choices=TURNS_MS,
+        help="where there are two pickers or workers, all requests that begin within so many ms go to the same one: "
+        "saves processor time; less, or 0 (each request to the next one), when one processor is not enough "
+        f"(default: {defaults.picker_turn_ms})",
     )
     add(
         "--body-mode",

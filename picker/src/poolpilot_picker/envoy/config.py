@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from poolpilot_picker.envoy.balancing import TYPES, Message, baseline, lb_metadata, override_host, typed
+from poolpilot_picker.envoy.balancing import TYPES, Message, baseline, in_turns, lb_metadata, override_host, turn, typed
 from poolpilot_picker.envoy.settings import (
     BodyMode,
     EnvoySettings,
@@ -167,6 +167,14 @@ def _retry_policy(settings: EnvoySettings) -> Message:
 # ── the picker's side ────────────────────────────────────────────────────────
 
 
+def _take_turns(settings: EnvoySettings) -> bool:
+    """What Envoy has to say at a time stays together: divided, both pickers wake up for it, and Envoy for each of them.
+
+    Not with more than two: who needs those has too much for one, and that is who would get everything for a while.
+    """
+    return len(settings.pickers) == 2 and settings.picker_turn_ms > 0
+
+
 def _external_processor(settings: EnvoySettings) -> Message:
     duplex = settings.body_mode is BodyMode.FULL_DUPLEX
     return {
@@ -183,6 +191,7 @@ def _external_processor(settings: EnvoySettings) -> Message:
                     # Without it every other retry goes to the dead one of two pickers again.
                     **_NOT_TWICE,
                 },
+                **({"initial_metadata": [turn(settings.picker_turn_ms)]} if _take_turns(settings) else {}),
             },
             processing_mode={
                 "request_header_mode": "SEND",
@@ -212,6 +221,7 @@ def _picker(settings: EnvoySettings) -> Message:
         "type": _discovery(settings.pickers),
         "connect_timeout": "1s",
         "circuit_breakers": _no_small_limits(settings.max_streams, retries=settings.max_streams),
+        **({"load_balancing_policy": {"policies": [in_turns()]}} if _take_turns(settings) else {}),
         "typed_extension_protocol_options": {
             _HTTP_OPTIONS: typed(
                 "extensions.upstreams.http.v3.HttpProtocolOptions",

@@ -15,6 +15,8 @@ DEFAULT_EDS_DIRECTORY: Final = "/run/poolpilot/eds"
 EDS_FILE: Final = "eds.json"
 MAX_PATH: Final = 4096
 MOST_PORT: Final = 65_535
+TURNS_MS: Final = (0, 1, 10, 100)
+"""How long one of two pickers may get all new streams: what Envoy can cut from a timestamp; 0: one stream."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -125,6 +127,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     picker_server_name: str | None = None
     picker_health_s: float = 1.0
     """Between two health checks of a picker, 0 for none."""
+    picker_turn_ms: int = 100
+    """One of TURNS_MS: where there are two pickers, streams that begin within one go to the same, then to the other."""
     body_mode: BodyMode = BodyMode.BUFFERED_PARTIAL
     fail: FailureMode | None = None
     message_timeout_s: float = 5.0
@@ -192,6 +196,9 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
         for field, value, least, most in bounds:
             if not least <= value <= most:
                 problems.append(f"{field}: {value:.12g} must be between {least:.12g} and {most:.12g}")
+        if self.picker_turn_ms not in TURNS_MS:
+            allowed = ", ".join(map(str, TURNS_MS))
+            problems.append(f"picker-turn-ms: {self.picker_turn_ms} is not possible; allowed: {allowed}")
         if self.max_message_timeout_s < self.message_timeout_s:
             problems.append(
                 f"max-message-timeout: {self.max_message_timeout_s:g} s must not be below "
