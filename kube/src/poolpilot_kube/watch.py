@@ -314,8 +314,10 @@ class Watcher(Generic[ObjectT]):
         if status.failing_since_s is None:
             status.failing_since_s = self._now()
         if problem != status.problem:
-            # An expired version is how watches end when the server was away; it costs a list and nothing else.
-            level = logging.INFO if isinstance(error, RefusedError) and error.expired else logging.WARNING
+            # An expired version is how watches end when the server was away; it costs a list and nothing else. That a
+            # cluster does not have a kind is for who asked for it to judge.
+            usual = isinstance(error, RefusedError) and (error.expired or error.status == 404)
+            level = logging.INFO if usual else logging.WARNING
             log.log(level, "%s: %s", self._resource, problem)
         status.problem = problem
         if self._failed is not None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from poolpilot_picker.config.policies import policy_config
+from poolpilot_picker.config.step_models import GENERIC, PROFILES, StepModel, step_model
 from poolpilot_picker.extproc.exchange import ExchangeSettings
 from poolpilot_picker.flow.pool import PoolSettings
 from poolpilot_picker.reloading import read_text
+from poolpilot_picker.requests import NO_RULES, PoolRules
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from poolpilot_picker.config.load import LoadedConfig
     from poolpilot_picker.config.settings import PoolPilotSettings
+    from poolpilot_picker.state.endpoints import EndpointSpec
 
 
 def at_start(settings: PoolPilotSettings) -> dict[str, object]:
@@ -40,14 +44,22 @@ def pool_settings(config: LoadedConfig) -> PoolSettings:
     )
 
 
-def exchange_settings(config: LoadedConfig) -> ExchangeSettings:
-    """For the exchanges."""
+def exchange_settings(config: LoadedConfig, rules: PoolRules = NO_RULES) -> ExchangeSettings:
+    """For the exchanges of a pool with these rules."""
     settings = config.settings
     return ExchangeSettings(
         receipt_header=settings.receipts.header,
         strip_headers=settings.strip_request_headers,
         max_body_bytes=settings.limits.max_body_bytes,
+        rules=rules,
     )
+
+
+def step_models(settings: PoolPilotSettings) -> Callable[[EndpointSpec], StepModel]:
+    """For the endpoints: which step model each has."""
+    models = {**PROFILES, **settings.step_models.profiles}
+    prior = settings.step_models.prior or GENERIC
+    return lambda spec: step_model(spec.labels, models, prior)
 
 
 def config_text(file: Path | None, policy: str) -> tuple[str, str]:

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_picker.app import Options
+    from poolpilot_picker.requests import PoolRules
     from poolpilot_picker.sources.discovery import Discovery
     from poolpilot_picker.state.endpoints import EndpointSpec
 
 
 def discovery_of(
-    options: Options, apply: Callable[[list[EndpointSpec]], None], now: Callable[[], float]
+    options: Options,
+    apply: Callable[[list[EndpointSpec]], None],
+    apply_rules: Callable[[PoolRules], None],
+    now: Callable[[], float],
 ) -> Discovery | None:
     """None where flags list the endpoints; `now` in ms."""
     engines = tuple(BUILTIN)
@@ -30,6 +34,7 @@ def discovery_of(
             namespace=options.kubernetes.namespace,
             pool=options.pool,
             members=options.kubernetes.members,
+            apply_rules=apply_rules,
             engines=engines,
             default_engine=options.engine,
             now=now,

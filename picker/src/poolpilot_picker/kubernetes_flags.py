@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+LISTEN_DEFAULT: Final = "[::]:9002"
 MOST_PORTS: Final = 8
 """As an InferencePool may have."""
+OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+"""Short enough to be a label's value, which it is on the Services of its pools."""
+NAMESPACE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+NAME_ALLOWED: Final = "at most 63 of a-z, 0-9, - (and . but in namespaces), a letter or digit first and last"
 
 
 class KubernetesPool(msgspec.Struct, frozen=True):
@@ -28,6 +34,16 @@ class KubernetesPool(msgspec.Struct, frozen=True):
     namespace: str
     members: Members | None = None
     """Instead of an InferencePool."""
+
+
+class KubernetesFleet(msgspec.Struct, frozen=True):
+    """A Picker, and where its pools are found."""
+
+    access: Access
+    namespace: str
+    name: str
+    pool_namespaces: tuple[str, ...] = ()
+    """None: all."""
 
 
 def add_kubernetes_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +63,79 @@ def add_kubernetes_flags(parser: argparse.ArgumentParser) -> None:
         "--endpoint-target-ports", metavar="PORT,…", help="ports of these pods, each an endpoint of its own"
     )
     group.add_argument(
+        "--picker-name",
+        metavar="NAME",
+        help="serve all pools of this Picker, each on the port that its Service says, instead of one pool",
+    )
+    group.add_argument("--picker-namespace", metavar="NAMESPACE", help="namespace of the Picker; with --picker-name")
+    group.add_argument(
+        "--pool-namespaces",
+        metavar="NAMESPACE,…",
+        help="namespaces of its pools, each watched by itself (default: all, with one watch for the cluster)",
+    )
+    group.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="credentials outside a cluster (default: $KUBECONFIG)"
     )
+
+
+def kubernetes_fleet(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> KubernetesFleet | None:
+    """None where one pool is served. Raises ConfigurationError with every problem."""
+    name, namespace, listed = arguments.picker_name, arguments.picker_namespace, arguments.pool_namespaces
+    if name is None and namespace is None and listed is None:
+        return None
+    problems = [
+        f"--{flag} needs --picker-name: it says where a Picker and its pools are"
+        for flag, value in (("picker-namespace", namespace), ("pool-namespaces", listed))
+        if name is None and value is not None
+    ]
+    if name is not None and namespace is None:
+        problems.append("--picker-name needs --picker-namespace: a Picker is known by both")
+    problems += [
+        f"--{flag} is {value!r}; allowed is the name of an object: {NAME_ALLOWED}"
+        for flag, value, pattern in (
+            ("picker-name", name, OBJECT_NAME),
+            ("picker-namespace", namespace, NAMESPACE_NAME),
+            *(("pool-namespaces", one, NAMESPACE_NAME) for one in (listed or "").split(",") if listed),
+        )
+        if value is not None and not pattern.fullmatch(value)
+    ]
+    if name is not None:
+        others = {
+            "--pool-name": arguments.pool_name,
+            "--pool-namespace": arguments.pool_namespace,
+            "--endpoints": arguments.endpoints or None,
+            "--endpoints-file": arguments.endpoints_file,
+            "--endpoint-selector": arguments.endpoint_selector,
+            "--endpoint-target-ports": arguments.endpoint_target_ports,
+            "--eds-dir": arguments.eds_dir,
+        }
+        problems += [
+            f"{flag} and --picker-name exclude each other: the pools are those of the Picker"
+            for flag, value in others.items()
+            if value is not None
+        ]
+        if arguments.workers > 1 or arguments.recycle_rss_mb is not None:
+            flag = "--workers" if arguments.workers > 1 else "--recycle-rss-mb"
+            value = arguments.workers if arguments.workers > 1 else arguments.recycle_rss_mb
+            problems.append(
+                f"{flag} is {value}, but with --picker-name there is one process; more pools than it can take need "
+                "another Picker"
+            )
+        if not arguments.listen.endswith(":0") and arguments.listen != LISTEN_DEFAULT:
+            problems.append(
+                f"--listen is {arguments.listen!r}; with --picker-name allowed is ADDRESS:0: the Services say the ports"
+            )
+    if problems:
+        raise ConfigurationError(*problems)
+    namespaces = tuple(dict.fromkeys(listed.split(","))) if listed else ()
+    return KubernetesFleet(_access(arguments, environ), namespace, name, namespaces)
+
+
+def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Access:
+    try:
+        return access(arguments.kubeconfig, environ)
+    except AccessError as error:
+        raise ConfigurationError(f"Kubernetes: {error}") from None
 
 
 def kubernetes_pool(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> KubernetesPool | None:
@@ -80,10 +167,7 @@ def kubernetes_pool(arguments: argparse.Namespace, environ: Mapping[str, str] = 
             "the picker must know its model servers"
         )
     members = _members(arguments.endpoint_selector, arguments.endpoint_target_ports)
-    try:
-        found = access(arguments.kubeconfig, environ)
-    except AccessError as error:
-        raise ConfigurationError(f"Kubernetes: {error}") from None
+    found = _access(arguments, environ)
     return KubernetesPool(found, arguments.pool_namespace or environ.get("NAMESPACE") or found.namespace, members)
 
 

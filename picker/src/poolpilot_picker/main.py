@@ -23,8 +23,14 @@ from poolpilot_picker.config.seat import MOST_WORKERS, Seat
 from poolpilot_picker.errors import ConfigurationError, StartError
 from poolpilot_picker.extproc.listener import TransportName
 from poolpilot_picker.flag_files import tls_files, token_of
+from poolpilot_picker.fleet import FleetPicker
 from poolpilot_picker.instruments.logs import configure
-from poolpilot_picker.kubernetes_flags import add_kubernetes_flags, kubernetes_pool
+from poolpilot_picker.kubernetes_flags import (
+    LISTEN_DEFAULT,
+    add_kubernetes_flags,
+    kubernetes_fleet,
+    kubernetes_pool,
+)
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
 from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.workers.process import LEAVE
@@ -50,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     data = p.add_argument_group("data port")
     data.add_argument(
         "--listen",
-        default="[::]:9002",
+        default=LISTEN_DEFAULT,
         metavar="ADDR:PORT",
         help="ext_proc and gRPC health (default [::]:9002; port 0 chooses one)",
     )
@@ -162,9 +168,11 @@ def options_of(arguments: argparse.Namespace) -> Options:
         for flag, value in (("listen", arguments.listen), ("admin", arguments.admin))
         if _host_port(value) is None
     ]
-    endpoints, kubernetes, token, tls = [], None, None, None
+    endpoints, kubernetes, fleet, token, tls = [], None, None, None, None
     try:
-        kubernetes = kubernetes_pool(arguments)
+        fleet = kubernetes_fleet(arguments)
+        if fleet is None:
+            kubernetes = kubernetes_pool(arguments)
         if arguments.endpoints:
             endpoints = parse_endpoint_flag(arguments.endpoints, engine=arguments.engine)
         token = token_of(arguments.engine_api_key_file, arguments.engine_api_key_env)
@@ -183,6 +191,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         endpoints=tuple(endpoints),
         endpoints_file=arguments.endpoints_file,
         kubernetes=kubernetes,
+        fleet=fleet,
         engine=arguments.engine,
         config_file=arguments.config_file,
         policy=arguments.policy,
@@ -254,7 +263,7 @@ async def serve(options: Options, *, print_ready: bool) -> None:
     """Runs a picker until SIGTERM or SIGINT; a second signal ends the drain at once."""
     # A second series beside each counter, only to say when it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    picker = Picker(options)
+    picker = Picker(options) if options.fleet is None else FleetPicker(options)
     loop = asyncio.get_running_loop()
     stopping, replaced = asyncio.Event(), asyncio.Event()
 
@@ -264,7 +273,7 @@ async def serve(options: Options, *, print_ready: bool) -> None:
             replaced.clear()
             loop.call_later(options.drain_s, picker.hurry)
         elif stopping.is_set():
-            log.warning("another signal: open exchanges are given up", extra={"open_streams": picker.transport.streams})
+            log.warning("another signal: open exchanges are given up", extra={"open_streams": picker.streams})
             picker.hurry()
         stopping.set()
 
@@ -286,13 +295,13 @@ async def serve(options: Options, *, print_ready: bool) -> None:
     gc.set_threshold(10_000, 100, 50)
     # Threads read files and write the metrics page: they must not hold the loop up for 5 ms at a time.
     sys.setswitchinterval(0.001)
-    ready = {"port": picker.transport.port, "admin_port": picker.admin.port, "pid": os.getpid()}
+    ready = {**picker.ready_line(), "pid": os.getpid()}
     log.info("ready", extra={**ready, "profile": picker.config.profile.describe()})
     if print_ready:
         _print_ready(ready)
     await stopping.wait()
     seconds = None if replaced.is_set() else options.drain_s
-    log.info("draining", extra={"open_streams": picker.transport.streams, "seconds": seconds})
+    log.info("draining", extra={"open_streams": picker.streams, "seconds": seconds})
     await picker.stop(replaced=replaced.is_set())
     log.info("stopped")
 

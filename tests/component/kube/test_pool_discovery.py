@@ -103,7 +103,7 @@ async def test_ready_pods_of_the_pool_with_every_port(there: Namespace, proxy: F
         assert len(found.applied) == said + 1, "what changes nothing of the endpoints is not applied"
         await there.annotate("b", {**VLLM, "llm-d.ai/engine-type": "sglang"}, {})
         await found.until(lambda: [one.engine for one in found.applied[-1]] == ["sglang"] * 2)
-        assert found.discovery.status.problems == ()
+        await found.until(lambda: found.discovery.status.problems == ())
     assert {one.method for one in proxy.asked} == {"GET"}, "a picker reads only"
 
 
@@ -188,10 +188,10 @@ async def test_while_the_api_server_is_away_the_endpoints_stay(there: Namespace,
     await there.run("a", "10.0.0.1", VLLM)
     async with running(Found(proxy, there.name)) as found:
         await found.until(lambda: found.names == ["a-rank-0", "a-rank-1"])
-        await proxy.until(lambda: proxy.open_watches == 2)
+        await proxy.until(lambda: proxy.open_watches == 4)
         proxy.refuse_always = (503, {})
         await proxy.cut()
-        await found.until(lambda: len(found.discovery.status.problems) == 2)
+        await found.until(lambda: len(found.discovery.status.problems) == 4)
         assert found.discovery.status.ready and found.names == ["a-rank-0", "a-rank-1"]
         await there.terminate("a")
         await there.run("b", "10.0.0.2", VLLM)
@@ -205,7 +205,7 @@ async def test_pods_that_vanish_while_nobody_could_tell(there: Namespace, proxy:
     await there.run("b", "10.0.0.2", VLLM)
     async with running(Found(proxy, there.name)) as found:
         await found.until(lambda: len(found.names) == 4)
-        await proxy.until(lambda: proxy.open_watches == 2)
+        await proxy.until(lambda: proxy.open_watches == 4)
         proxy.transform = lambda line: []
         await there.remove("a")
         proxy.inject({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}})
@@ -216,7 +216,7 @@ async def test_pods_that_vanish_while_nobody_could_tell(there: Namespace, proxy:
 async def test_before_the_first_list_nothing_is_ready(there: Namespace, proxy: FaultProxy) -> None:
     proxy.refuse_always = (500, {})
     async with running(Found(proxy, there.name)) as found:
-        await found.until(lambda: len(found.discovery.status.problems) == 1)
+        await found.until(lambda: len(found.discovery.status.problems) == 5)
         assert not found.discovery.status.ready
         assert found.applied == []
         assert found.discovery.status.missing == f"the InferencePool {there.name}/pool has not been read yet"

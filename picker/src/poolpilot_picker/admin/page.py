@@ -97,16 +97,37 @@ class ProcessFacts(NamedTuple):
 class Page(NamedTuple):
     """Everything on the page; may be read in any thread."""
 
-    events: CollectorRegistry
+    events: Sequence[tuple[str, CollectorRegistry]]
+    """What was counted per event, by pool; the name is empty where one registry has all there is."""
     pools: Sequence[PoolSnapshot]
     process: ProcessFacts
 
     def collect(self) -> Iterator[Metric]:
         """All families, as prometheus_client's encoders ask for them."""
-        yield from self.events.collect()
+        yield from _merged(self.events)
         yield from _endpoints(self.pools)
         yield from _averages(self.pools)
         yield from _process(self.process)
+
+
+def _merged(events: Sequence[tuple[str, CollectorRegistry]]) -> Iterator[Metric]:
+    """Each family once, with the samples of all pools, which get the label `pool` where they have none."""
+    if len(events) == 1 and not events[0][0]:
+        yield from events[0][1].collect()
+        return
+    families: dict[str, Metric] = {}
+    for pool, registry in events:
+        for family in registry.collect():
+            samples = [
+                one if "pool" in one.labels else one._replace(labels={"pool": pool, **one.labels})
+                for one in family.samples
+            ]
+            known = families.setdefault(family.name, family)
+            if known is family:
+                family.samples = samples
+            else:
+                known.samples += samples
+    yield from families.values()
 
 
 def _endpoints(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:

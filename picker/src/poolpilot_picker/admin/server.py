@@ -10,18 +10,21 @@ import msgspec
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from poolpilot_kube.names import POOLS_PATH
 from poolpilot_picker.admin.page import Page, ProcessFacts, snapshot
 from poolpilot_picker.admin.serving import PageServer, json_response
 from poolpilot_picker.admin.views import Readiness, endpoint_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from prometheus_client import CollectorRegistry
 
+    from poolpilot_picker.admin.board import PoolBoard
     from poolpilot_picker.flow.pool import Pool
 
 MOST_RECEIPTS: Final = 1_000
+MOST_WAIT_S: Final = 60
 RECEIPT_FILTERS: Final = ("limit", "request_id", "endpoint", "model", "pool")
 
 
@@ -36,29 +39,32 @@ class AdminServer:
         self,
         address: tuple[str, int],
         pools: Callable[[], list[Pool]],
-        events: CollectorRegistry,
+        events: Callable[[], Sequence[tuple[str, CollectorRegistry]]],
         facts: Callable[[], ProcessFacts],
         readiness: Callable[[], Readiness],
         now: Callable[[], float],
         describe: Callable[[], dict[str, Any]],
+        board: PoolBoard | None = None,
     ) -> None:
+        """`events`: registries with their pools, as `Page` has them; `board`: where there are several pools."""
         self._pools = pools
         self._events = events
         self._facts = facts
         self._readiness = readiness
         self._now = now
         self._describe = describe
-        self._server = PageServer(
-            address,
-            {
-                "/metrics": self._metrics,
-                "/healthz": self._healthz,
-                "/readyz": self._readyz,
-                "/debug/decisions": self._decisions,
-                "/debug/endpoints": self._endpoints,
-                "/debug/config": self._config,
-            },
-        )
+        pages = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/debug/decisions": self._decisions,
+            "/debug/endpoints": self._endpoints,
+            "/debug/config": self._config,
+        }
+        self._board = board
+        if board is not None:
+            pages[POOLS_PATH] = self._standing
+        self._server = PageServer(address, pages)
 
     @property
     def port(self) -> int:
@@ -76,7 +82,7 @@ class AdminServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         pools = [await snapshot(pool, self._now()) for pool in self._pools()]
-        body = await asyncio.to_thread(encoder, Page(self._events, pools, self._facts()))
+        body = await asyncio.to_thread(encoder, Page(self._events(), pools, self._facts()))
         return web.Response(body=body, headers={"content-type": content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -120,6 +126,23 @@ class AdminServer:
         for name, value in request.query.items():
             return _bad(name, value, "nothing: this page shows every pool")
         return json_response({"pools": {pool.name: await endpoint_rows(pool, self._now()) for pool in self._pools()}})
+
+    async def _standing(self, request: web.Request) -> web.Response:
+        """Which pools are served; ?since=VERSION&wait=SECONDS waits for another version, or until time is up."""
+        board = self._board
+        assert board is not None
+        query = request.query
+        for name, value in query.items():
+            if name not in ("since", "wait") or len(query.getall(name)) > 1:
+                return _bad(name, value, "each of since, wait once")
+        since, wait = query.get("since", ""), query.get("wait", "0")
+        if since and not (since.isascii() and since.isdigit() and len(since) < 20):
+            return _bad("since", since, "a version that this page gave")
+        if not (wait.isascii() and wait.replace(".", "", 1).isdigit() and float(wait) <= MOST_WAIT_S):
+            return _bad("wait", wait, f"a number of seconds from 0 to {MOST_WAIT_S}")
+        if since:
+            await board.other_than(int(since), float(wait))
+        return json_response(board.page())
 
     async def _config(self, _: web.Request) -> web.Response:
         return json_response(self._describe())

@@ -16,6 +16,7 @@ import msgspec
 from poolpilot_picker.errors import RequestRefused, ServiceUnavailable
 from poolpilot_picker.extproc.account import Account
 from poolpilot_picker.extproc.answered import NO_METADATA, Metadata, status_of, who_answered
+from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.hints import subset_hint
 from poolpilot_picker.extproc.observation import Observation
 from poolpilot_picker.extproc.receipts import receipt_mutation
@@ -79,6 +80,8 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A full duplex body longer than this is placed on what has arrived; the rest passes through."""
     rules: PoolRules = NO_RULES
     """Priorities and rewrites of the pool."""
+    bodies: HeldBodies | None = None
+    """Where several pools share a process: what this one may hold."""
 
 
 class Exchange:
@@ -229,17 +232,20 @@ class Exchange:
             return streamed((chunk,), end_of_stream, request=True)
         if metadata:
             self._allow(metadata)
+        bodies = self._settings.bodies
         if chunk:
             self._chunks.append(chunk)
             self._held_bytes += len(chunk)
-        if not end_of_stream and self._held_bytes < self._settings.max_body_bytes:
+            if bodies is not None:
+                bodies.hold(len(chunk))
+        if not end_of_stream and self._held_bytes < self._settings.max_body_bytes and not (bodies and bodies.full):
             return []
         return self._duplex_place(end_of_stream, now, complete=end_of_stream)
 
     def _duplex_place(self, end_of_stream: bool, now: float, *, complete: bool) -> list[Reply]:
         head = self._head
         assert head is not None
-        chunks, self._chunks = self._chunks, []
+        chunks = self._let_go()
         whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         replies = self._place(whole, complete=complete, now=now)
         if replies:
@@ -257,6 +263,13 @@ class Exchange:
         # There is nothing to pass where only trailers followed the headers.
         passed = streamed(chunks, end_of_stream, request=True) if chunks or end_of_stream else []
         return [HeadersReply(request=True, mutation=self._mutation(length)), *passed]
+
+    def _let_go(self) -> list[bytes]:
+        """What was held of the request."""
+        chunks, held, self._chunks, self._held_bytes = self._chunks, self._held_bytes, [], 0
+        if held and self._settings.bodies is not None:
+            self._settings.bodies.hold(-held)
+        return chunks
 
     def request_trailers(self, *, now: float) -> list[Reply]:
         """Request trailers: they end a body whose last chunk did not, or that never came."""
@@ -307,7 +320,8 @@ class Exchange:
         )
 
     def _refuse(self, refused: RequestRefused) -> list[Reply]:
-        self._refused, self._chunks = True, []
+        self._refused = True
+        self._let_go()
         return [refusal(refused, grpc=self._head is not None and self._head.grpc)]
 
     # ---- response side
@@ -438,5 +452,7 @@ class Exchange:
     def closed(self, *, now: float) -> None:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
         self._closed, self.passing = True, False
-        self._chunks, self._observation, self._renaming = [], None, None
+        self._observation = self._renaming = None
+        if self._chunks:
+            self._let_go()
         self._account.close(now)

@@ -17,6 +17,8 @@ LABEL_VALUES: Final = 1_000
 """Distinct values kept per label; later ones are reported as `other`."""
 LABEL_SETS: Final = 500
 """Distinct combinations kept of a request's labels: each has about 110 series. Later ones are `other` throughout."""
+OWN_SETS: Final = 10
+"""Of one of several pools in a process, whatever the others have."""
 PICKED_SETS: Final = 10_000
 """The same for model × endpoint, which has one series."""
 LABEL_LENGTH: Final = 128
@@ -85,11 +87,21 @@ class LabelCap:
         return value
 
 
-class SetCap:
-    """Replaces combinations of label values beyond the first `limit` by another."""
+class Room:
+    """Combinations of labels that all pools of a process may have together; each has OWN_SETS for itself."""
 
-    def __init__(self, limit: int) -> None:
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class SetCap:
+    """Replaces combinations of label values beyond the first `limit` by another; or sooner, where no room is left."""
+
+    def __init__(self, limit: int, room: Room | None = None) -> None:
         self._limit = limit
+        self._room = room
         self._seen: set[tuple[str, ...]] = set()
 
     def __call__(self, labels: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
@@ -97,8 +109,18 @@ class SetCap:
             return labels
         if len(self._seen) >= self._limit:
             return other
+        if self._room is not None and len(self._seen) >= OWN_SETS:
+            if self._room.left <= 0:
+                return other
+            self._room.left -= 1
         self._seen.add(labels)
         return labels
+
+    def free(self) -> None:
+        """Gives its room back: it is not used any more."""
+        if self._room is not None:
+            self._room.left += max(0, len(self._seen) - OWN_SETS)
+            self._room, self._limit = None, len(self._seen)
 
 
 class RequestHandles(NamedTuple):
@@ -114,9 +136,10 @@ class RequestHandles(NamedTuple):
 
 
 class PickerMetrics:
-    """Every metric that is written per event. One instance per process, handed to the rooms that count."""
+    """Every metric that is written per event. One instance for each pool, handed to the rooms that count."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, room: Room | None = None) -> None:
+        """`room`: where several pools share a process."""
         self.registry = registry
         prefix = "llm_d_epp_"
         self._total = Tallies(prefix + "request", "Requests received", _L4, registry)
@@ -198,13 +221,17 @@ class PickerMetrics:
         )
         self._models, self._tenants = LabelCap(), LabelCap()
         self._endpoints = LabelCap()
-        self._request_sets, self._picked_sets = SetCap(LABEL_SETS), SetCap(PICKED_SETS)
+        self._request_sets, self._picked_sets = SetCap(LABEL_SETS, room), SetCap(PICKED_SETS)
         self._rewritten_sets = SetCap(LABEL_SETS)
         self._handles: dict[tuple[str, str, str, int], RequestHandles] = {}
         self._picked: dict[tuple[str, str, int], Tally] = {}
         self._ended: dict[tuple[str, str], Tally] = {}
         self.seldom = Seldom()
         """For what the rooms log of single requests."""
+
+    def free(self) -> None:
+        """The pool is gone: what its labels took of the room is free."""
+        self._request_sets.free()
 
     def _labels(self, model: str, target: str, tenant: str, priority: int) -> tuple[str, ...]:
         labels = (self._models(model), self._models(target), self._tenants(tenant), str(priority))

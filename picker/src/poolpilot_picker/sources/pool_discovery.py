@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from poolpilot_kube.api import KubeApi
-from poolpilot_kube.objects import PODS, POOLS, InferencePool, Key, Pod
+from poolpilot_kube.objects import PODS, POOLS, InferencePool, Pod
 from poolpilot_kube.watch import Watcher, WatchSettings
 from poolpilot_picker.sources.discovery import DiscoveryStatus
-from poolpilot_picker.sources.pod_endpoints import endpoints_of, engine_label, engine_of, one_per_address
+from poolpilot_picker.sources.pod_groups import PodGroup
+from poolpilot_picker.sources.pool_rules import RuleBook
 from poolpilot_picker.sources.telemetry import monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from poolpilot_kube.access import Access
+    from poolpilot_kube.objects import Key
     from poolpilot_kube.watch import Change
+    from poolpilot_picker.requests.rules import PoolRules
     from poolpilot_picker.state.endpoints import EndpointSpec
 
 log: Final = logging.getLogger(__name__)
 
 _PAGE: Final = 100
 """Objects decoded at a time: requests are placed in between."""
-_MOST_PROBLEMS: Final = 20
-_REST: Final = 9.0
-"""Between two times of handing over all endpoints, in times of what one takes: requests get the other nine tenths."""
-_MOST_REST_MS: Final = 500.0
 
 
 class Members(msgspec.Struct, frozen=True):
@@ -56,45 +54,45 @@ class PoolDiscovery:
         namespace: str,
         pool: str,
         members: Members | None = None,
+        apply_rules: Callable[[PoolRules], None] | None = None,
         engines: Collection[str],
         default_engine: str = "vllm",
         settings: WatchSettings | None = None,
         now: Callable[[], float] = monotonic_ms,
     ) -> None:
-        """`members`: without an InferencePool, what it would say; `pool` then is a name only."""
+        """`members`: without an InferencePool, what it would say; `pool` then is a name only, and has no rules."""
         self._access = access
         self._apply = apply
+        self._apply_rules = apply_rules
         self._namespace = namespace
         self._name = pool
         self._members = members
         self._static = members is not None
-        self._engines = engines
-        self._default_engine = default_engine
         self._settings = settings or WatchSettings(page=_PAGE)
         self._now = now
         self._turn = asyncio.Event()
         self._reselected = asyncio.Event()
         self._pools: Watcher[InferencePool] | None = None
         self._pods: Watcher[Pod] | None = None
-        self._made: dict[Key, list[EndpointSpec]] = {}
-        """Endpoints of each pod that has any: one pod of thousands changes at a time."""
+        self._rules: RuleBook | None = None
+        self._group = PodGroup(self._taken, engines=engines, default_engine=default_engine, now=now)
         self._made_from: tuple[Watcher[Pod], Members] | None = None
         """Whose pods, and by what, they are; with other ones, all have to be made again."""
-        self._at: Counter[str] = Counter()
-        """How many endpoints there are at each address."""
         self._said = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._rested_ms = 0.0
-        """When endpoints may be handed over again."""
-        self._conflicts: tuple[str, ...] = ()
+        self._refused = ""
+        """Why endpoints could not be taken; empty where they could."""
         self._status = DiscoveryStatus(path=f"InferencePool {namespace}/{pool}", missing=self._missing())
 
     @property
     def status(self) -> DiscoveryStatus:
         """How it goes now."""
         watches = [one.status for one in (self._pools, self._pods) if one is not None]
-        self._status.problems = (*(one.problem for one in watches if one.problem), *self._conflicts)
-        self._status.failures = sum(one.failures for one in watches)
+        problems = [one.problem for one in watches if one.problem]
+        rules = self._rules
+        if rules is not None:
+            problems += rules.problems
+        self._status.problems = (*problems, *self._group.problems, *filter(None, (self._refused,)))
+        self._status.failures = sum(one.failures for one in watches) + (rules.failures if rules is not None else 0)
         self._status.missing = self._missing()
         return self._status
 
@@ -121,9 +119,11 @@ class PoolDiscovery:
                         settings=self._settings,
                     )
                     group.create_task(self._pools.run())
+                    self._rules = RuleBook(api, self._rules_changed, namespace=self._namespace, settings=self._settings)
+                    group.create_task(self._rules.run())
                 group.create_task(self._follow_pods(api))
         finally:
-            self._still()
+            self._group.still()
 
     async def _follow_pods(self, api: KubeApi) -> None:
         """One watch of pods after the other: a selector that changes needs another."""
@@ -169,84 +169,50 @@ class PoolDiscovery:
             return
         if after is None:
             self._reselected.set()
+            self._group.still()
             self._take([], ready=False)
         elif before is None or after.selector != before.selector:
             # The endpoints stay until the pods of the new selector are known.
             log.info("the pool selects pods by %s", after.selector)
             self._reselected.set()
+            self._group.still()
         else:
             self._pods_changed(())
 
     def _pods_changed(self, changes: Sequence[Change[Pod]]) -> None:
-        pods, members = self._pods, self._members
+        pods, members, group = self._pods, self._members, self._group
         if pods is None or members is None or not pods.status.synced or self._reselected.is_set():
             return
         if self._made_from == (pods, members):
-            touched = [self._make(change.key, change.new, members) for change in changes]
+            touched = [group.tell(change.key, change.new) for change in changes]
             if not any(touched):
                 return
         else:
-            self._made, self._at, self._made_from = {}, Counter(), (pods, members)
+            self._made_from = (pods, members)
+            group.begin(members.ports)
             for key, pod in pods.objects.items():
-                self._make(key, pod, members)
-        if not self._status.ready:
-            self._say()
-        elif self._timer is None:
-            wait_s = max(0.0, self._rested_ms - self._now()) / 1000.0
-            if wait_s:
-                self._timer = asyncio.get_running_loop().call_later(wait_s, self._say)
-            else:
-                self._say()
+                group.tell(key, pod)
+        if self._status.ready:
+            group.say_soon()
+        else:
+            self._say_first()
 
-    def _say(self) -> None:
-        """Hands over all endpoints. That costs more the larger the pool is, so it rests in proportion in between."""
-        self._still()
-        if self._made_from is None or self._made_from != (self._pods, self._members):
-            # Meanwhile it is another pool, or none: what is known of that one comes by itself.
-            return
-        pods, _ = self._made_from
-        specs = [spec for made in self._made.values() for spec in made]
-        conflicts: list[str] = []
-        if len(self._at) < len(specs):
-            specs, conflicts = one_per_address((pods.objects[key], made) for key, made in self._made.items())
-        for conflict in conflicts[:_MOST_PROBLEMS]:
-            if conflict not in self._conflicts:
-                log.warning("%s", conflict)
-        self._conflicts = tuple(conflicts[:_MOST_PROBLEMS])
-        began_ms = self._now()
+    def _say_first(self) -> None:
+        """The first time; not before it is known how requests are to be treated."""
+        pods, members = self._pods, self._members
+        ruled = self._rules is None or self._rules.known
+        if not self._status.ready and ruled and members is not None and self._made_from == (pods, members):
+            self._group.say()
+
+    def _rules_changed(self, _: Collection[Key] | None) -> None:
+        assert self._rules is not None
+        key = (self._namespace, self._name)
+        if self._apply_rules is not None:
+            self._apply_rules(self._rules.rules((key,))[key])
+        self._say_first()
+
+    def _taken(self, specs: list[EndpointSpec]) -> None:
         self._take(specs, ready=True)
-        now_ms = self._now()
-        self._rested_ms = now_ms + min(_REST * (now_ms - began_ms), _MOST_REST_MS)
-
-    def _still(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _make(self, key: Key, pod: Pod | None, members: Members) -> bool:
-        """Makes the endpoints of one pod; whether they are others than before."""
-        before = self._made.pop(key, [])
-        after = self._endpoints(pod, members) if pod is not None else []
-        if after:
-            self._made[key] = after
-        for spec in before:
-            self._at[spec.address] -= 1
-            if not self._at[spec.address]:
-                del self._at[spec.address]
-        self._at.update(spec.address for spec in after)
-        return before != after
-
-    def _endpoints(self, pod: Pod, members: Members) -> list[EndpointSpec]:
-        named = engine_label(pod.metadata.labels)
-        if named is not None and engine_of(pod.metadata.labels, self._engines) is None:
-            log.warning(
-                "pod %s names the engine %r; known are %s: read as %s",
-                pod.metadata.name,
-                named,
-                ", ".join(sorted(self._engines)),
-                self._default_engine,
-            )
-        return endpoints_of(pod, members.ports, self._engines, self._default_engine)
 
     def _take(self, specs: list[EndpointSpec], *, ready: bool) -> None:
         status = self._status
@@ -258,7 +224,9 @@ class PoolDiscovery:
         except Exception as error:
             # Whatever is wrong with one set of endpoints must not end the watch for the next.
             log.exception("%s", status.path)
-            self._conflicts = (*self._conflicts, f"not applied: {error}")
+            self._refused = f"not applied: {error}"
+        else:
+            self._refused = ""
         status.loaded_ms = self._now() if ready else None
         self._turn.set()
 
@@ -267,4 +235,6 @@ class PoolDiscovery:
             if self._pools is not None and self._pools.status.synced:
                 return f"there is no InferencePool {self._namespace}/{self._name}"
             return f"the InferencePool {self._namespace}/{self._name} has not been read yet"
+        if self._rules is not None and not self._rules.known:
+            return f"objectives and rewrites of {self._name} have not been listed yet"
         return f"the pods of {self._name} have not been listed yet"

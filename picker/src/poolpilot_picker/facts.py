@@ -1,0 +1,40 @@
+"""What the metrics page says of the process. Beside app and fleet, which know who counts what."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from poolpilot_picker.admin.page import ProcessFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from poolpilot_picker.configuring import Configuration
+    from poolpilot_picker.sources.stats import TelemetryStats
+
+
+def process_facts(
+    configuration: Configuration,
+    stats: TelemetryStats,
+    *,
+    streams_open: int,
+    streams_ended: Mapping[str, int],
+    discovery_failures: int,
+) -> ProcessFacts:
+    """Copies: the page is written in a thread."""
+    return ProcessFacts(
+        version=version("poolpilot"),
+        streams_open=streams_open,
+        streams_ended=dict(streams_ended),
+        config_reloads=configuration.reloads,
+        config_refusals=configuration.refused,
+        plugin_failures=dict(configuration.guard.failures),
+        telemetry_errors=dict(stats.errors),
+        telemetry_remarks=dict(stats.remarks),
+        telemetry_polls=stats.polls,
+        telemetry_busy_s=stats.busy_s,
+        telemetry_overdue_ms=stats.overdue_ms,
+        engine_restarts=stats.restarts,
+        discovery_failures=discovery_failures,
+    )
