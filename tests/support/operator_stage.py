@@ -69,6 +69,17 @@ async def eventually(check: Callable[[], Awaitable[T]], what: str = "", limit_s:
         raise AssertionError(f"{what or 'never'}: {last!r}") from None
 
 
+async def quiet(operator: Operator) -> None:
+    """Waits until everything has been looked at and nothing is left to do."""
+
+    async def check() -> bool:
+        looked = operator.reconciled["picker"] >= len(operator.world.pickers)
+        looked = looked and operator.reconciled["pool"] >= len(operator.world.pools)
+        return operator.synced.is_set() and looked and operator.idle and not operator.picker_queue.delayed
+
+    await eventually(check, "quiet")
+
+
 class Cluster:
     """What a test reads and writes as a user who may do everything."""
 

@@ -17,6 +17,9 @@ from poolpilot_kube.objects import PODS, POOLS, InferencePool, Key, Pod
 from poolpilot_operator.events import Events
 from poolpilot_operator.health import PickerHealth, admin_url
 from poolpilot_operator.leadership import Lease, LeaseTimes
+from poolpilot_operator.lora.engines import Endpoint, Engines
+from poolpilot_operator.lora.followed import FollowedPods
+from poolpilot_operator.lora.reconciler import AdapterReconciler
 from poolpilot_operator.models import (
     ADAPTERS,
     CLUSTER_WATCHED,
@@ -34,7 +37,7 @@ from poolpilot_operator.ports import Ports
 from poolpilot_operator.resources.naming import COMPONENT_LABEL, made_for
 from poolpilot_operator.store import ALL, Store
 from poolpilot_operator.workqueue import WorkQueue
-from poolpilot_operator.world import World, index, pool_of, target_port
+from poolpilot_operator.world import POOL, World, index, pool_of, target_port
 from poolpilot_operator.writer import BusyError, Writer
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ log: Final = logging.getLogger(__name__)
 LEASE: Final = "poolpilot-operator"
 _POOL_WORKERS: Final = 8
 _PICKER_WORKERS: Final = 2
+_ADAPTER_WORKERS: Final = 4
 _STATUS_DELAY_S: Final = 1.0
 """A Picker whose pools change is looked at that much later: many pools change together."""
 _HEARING_S: Final = 5.0
@@ -81,13 +85,16 @@ class Operator:
         *,
         rng: random.Random | None = None,
         url_of: Callable[[Pod], str] = admin_url,
+        engine_url: Callable[[Endpoint], str] | None = None,
     ) -> None:
-        """`url_of`: where a picker pod's admin port is reached."""
+        """`url_of`, `engine_url`: where a picker pod's admin port and an engine are reached."""
         self.options = options
         self.rng = rng or random.Random()
         self.pool_queue: WorkQueue[Key] = WorkQueue("pool", self.rng)
         self.picker_queue: WorkQueue[Key] = WorkQueue("picker", self.rng)
-        self.reconciled: dict[str, int] = {"pool": 0, "picker": 0}
+        self.adapter_queue: WorkQueue[Key] = WorkQueue("adapters", self.rng)
+        """Keys of pools: the adapters of a pool share its slots."""
+        self.reconciled: dict[str, int] = {"pool": 0, "picker": 0, "adapters": 0}
         self.synced = asyncio.Event()
         self.started_s = time.monotonic()
         home = Home(options.namespace, options.watched, options.default_picker)
@@ -115,7 +122,9 @@ class Operator:
             pickers=Store[Picker](
                 api, PICKERS, self._with_home(namespaces), heard=self._heard_picker, settings=settings
             ),
-            adapters=Store[LoraAdapter](api, ADAPTERS, namespaces, settings=settings),
+            adapters=Store[LoraAdapter](
+                api, ADAPTERS, namespaces, heard=self._heard_adapter, index=_pool_asked, settings=settings
+            ),
             pods=Store[Pod](
                 api,
                 PODS,
@@ -135,6 +144,9 @@ class Operator:
         self.lease = Lease(api, options.namespace, LEASE, options.identity, self._led, self.rng, times=options.lease)
         self._pool_reconciler = PoolReconciler(self.world, self._pools_changed)
         self._picker_reconciler = PickerReconciler(self.world, self._passed)
+        self._followed = FollowedPods(api, self.adapter_queue.add, settings)
+        self._engines = Engines(engine_url)
+        self.adapter_reconciler = AdapterReconciler(self.world, self._followed, self._engines)
         self._workers: set[asyncio.Task[None]] = set()
         self._first_pass = True
         """Not every pool has been looked at since leading began."""
@@ -148,7 +160,7 @@ class Operator:
     @property
     def queues(self) -> tuple[WorkQueue[Key], ...]:
         """Of all kinds."""
-        return self.pool_queue, self.picker_queue
+        return self.pool_queue, self.picker_queue, self.adapter_queue
 
     @property
     def leading(self) -> bool:
@@ -176,7 +188,7 @@ class Operator:
                 await self._stop_workers()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_STOP_S):
-                        await self.world.health.close()
+                        await asyncio.gather(self.world.health.close(), self._followed.close(), self._engines.close())
 
     # ---- leading
 
@@ -210,11 +222,13 @@ class Operator:
                 task.cancel()
 
     def _start_workers(self) -> None:
-        pools, pickers = self.pool_queue, self.picker_queue
-        for _ in range(_POOL_WORKERS):
-            self._start(pools.work(self._counted("pool", self._pool_reconciler.reconcile), _wait_of))
-        for _ in range(_PICKER_WORKERS):
-            self._start(pickers.work(self._counted("picker", self._picker_reconciler.reconcile), _wait_of))
+        for queue, count, reconcile in (
+            (self.pool_queue, _POOL_WORKERS, self._pool_reconciler.reconcile),
+            (self.picker_queue, _PICKER_WORKERS, self._picker_reconciler.reconcile),
+            (self.adapter_queue, _ADAPTER_WORKERS, self.adapter_reconciler.reconcile),
+        ):
+            for _ in range(count):
+                self._start(queue.work(self._counted(queue.name, reconcile), _wait_of))
 
     def _start(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
@@ -240,15 +254,18 @@ class Operator:
         world = self.world
         pools = {pool.key for pool in world.pools}
         pickers = {picker.key for picker in world.pickers}
-        for store in world.made.values():
+        adapters = {key for one in world.adapters for key in [_pool_of_adapter(one)]}
+        for kind, store in world.made.items():
             for one in store:
                 pool, picker = pool_of(one), made_for(one)
                 if pool is not None:
-                    pools.add(pool)
+                    (adapters if kind == "ConfigMap" else pools).add(pool)
                 if picker is not None:
                     pickers.add(picker)
         for key in sorted(pools):
             self.pool_queue.add(key)
+        for key in sorted(adapters):
+            self.adapter_queue.add(key)
         for key in sorted(pickers):
             # After the pools, whose state is part of its status.
             self.picker_queue.add_after(key, 0.5 if pools else 0.0)
@@ -261,6 +278,17 @@ class Operator:
 
     def _heard_pool(self, change: Change[InferencePool]) -> None:
         self.pool_queue.add(change.key)
+        if self.world.adapters.filed((POOL, *change.key)):
+            self.adapter_queue.add(change.key)
+
+    def _heard_adapter(self, change: Change[LoraAdapter]) -> None:
+        old, new = change.old, change.new
+        if old is not None and new is not None and old.spec == new.spec and _alive(old) == _alive(new):
+            # Our own status.
+            return
+        for one in (old, new):
+            if one is not None:
+                self.adapter_queue.add(_pool_of_adapter(one))
 
     def _heard_picker(self, change: Change[Picker]) -> None:
         self.picker_queue.add(change.key)
@@ -297,7 +325,7 @@ class Operator:
                     continue
                 pool, picker = pool_of(one), made_for(one)
                 if pool is not None:
-                    self.pool_queue.add(pool)
+                    (self.adapter_queue if kind == "ConfigMap" else self.pool_queue).add(pool)
                 elif picker is not None:
                     self.picker_queue.add(picker)
             if kind == "Service":
@@ -323,7 +351,15 @@ class Operator:
             self.picker_queue.add_after(picker, _STATUS_DELAY_S)
 
 
-def _alive(one: Picker | Pod) -> bool:
+def _pool_of_adapter(one: LoraAdapter) -> Key:
+    return one.metadata.namespace, one.spec.pool_ref.name
+
+
+def _pool_asked(one: LoraAdapter) -> list[Any]:
+    return [(POOL, *_pool_of_adapter(one))]
+
+
+def _alive(one: Picker | Pod | LoraAdapter) -> bool:
     return one.metadata.deletion_timestamp is None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from operator_stage import eventually, running_operator
+from operator_stage import eventually, quiet, running_operator
 from poolpilot_kube.access import from_kubeconfig
 
 if TYPE_CHECKING:
@@ -59,6 +59,287 @@ async def test_a_served_pool_gets_a_service_and_the_pods_that_serve_it(
         assert now is not None
         # Nothing is written to a user's object.
         assert now["metadata"]["resourceVersion"] == pool["metadata"]["resourceVersion"]
+
+
+async def test_a_pool_that_does_not_ask_is_left_alone(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "silent", picker=None)
+    await cluster.made_pool(away, "asks")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        await eventually(lambda: cluster.service(away, "asks-picker"))
+        assert await cluster.service(away, "silent-picker") is None
+        # Asking later is as good, and so is not asking any more.
+        await cluster.made_pool(away, "silent")
+        await eventually(lambda: cluster.service(away, "silent-picker"))
+        await cluster.made_pool(away, "asks", picker=None)
+        await eventually(lambda: _none(cluster.service(away, "asks-picker")))
+        assert await eventually(lambda: _is(cluster.slice_addresses(away, "asks-picker"), None))
+
+
+async def test_a_foreign_service_is_never_taken_over_and_the_pool_is_served_when_it_goes(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    foreign = await cluster.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "llama-picker", "namespace": away, "labels": {"app": "somebody"}},
+            "spec": {"selector": {"app": "somebody"}, "ports": [{"port": 9002}]},
+        }
+    )
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        events = await eventually(lambda: cluster.events(away, "llama"))
+        assert f"Service {away}/llama-picker exists and was not made by poolpilot" in events["ServiceNotOurs"]
+        status = await eventually(lambda: _counts(cluster, home, (1, 0)))
+        [unhealthy] = status["unhealthyPools"]
+        assert (unhealthy["namespace"], unhealthy["name"], unhealthy["reason"]) == (away, "llama", "ServiceNotOurs")
+        now = await cluster.service(away, "llama-picker")
+        assert now is not None
+        assert now["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
+        await cluster.delete("v1", "Service", away, "llama-picker")
+        # No watch tells of Services that are not ours: it is looked at again now and then.
+        operator.pool_queue.add((away, "llama"))
+        service = await eventually(lambda: cluster.service(away, "llama-picker"))
+        assert service["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "poolpilot"
+
+
+@pytest.mark.parametrize(
+    ("ref", "reason", "words"),
+    [
+        (None, "EndpointPickerRefMissing", "spec.endpointPickerRef is not set"),
+        ({"name": "x", "kind": "Pod", "port": {"number": 1}}, "EndpointPickerRefUnsupported", "is a Pod; allowed is"),
+        ({"name": "x", "group": "a.b", "port": {"number": 1}}, "EndpointPickerRefUnsupported", "a Service.a.b"),
+        ({"name": "Not_A_Name", "port": {"number": 1}}, "WriteRefused", "Not_A_Name"),
+    ],
+)
+async def test_a_pool_that_cannot_have_a_service_is_told_why(
+    plane: ControlPlane,
+    cluster: Cluster,
+    pods: PickerPods,
+    home: str,
+    away: str,
+    ref: dict[str, Any] | None,
+    reason: str,
+    words: str,
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama", endpointPickerRef=ref)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        events = await eventually(lambda: cluster.events(away, "llama"))
+        assert words in events[reason]
+        status = await eventually(lambda: _counts(cluster, home, (1, 0)))
+        assert [one["reason"] for one in status["unhealthyPools"]] == [reason]
+
+
+async def test_a_reference_that_is_taken_away_takes_the_service_along_and_one_that_changes_moves_it(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        before = port_of(await eventually(lambda: cluster.service(away, "llama-picker")))
+        await cluster.made_pool(away, "llama", endpointPickerRef={"name": "other", "port": {"number": 7000}})
+        moved = await eventually(lambda: cluster.service(away, "other"))
+        assert moved["spec"]["ports"][0]["port"] == 7000
+        assert port_of(moved) == before
+        await eventually(lambda: _none(cluster.service(away, "llama-picker")))
+        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), None))
+        await cluster.made_pool(away, "llama", endpointPickerRef=None)
+        await eventually(lambda: _none(cluster.service(away, "other")))
+
+
+async def test_two_pools_cannot_share_a_service(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    shared = {"name": "shared", "port": {"number": 9002}}
+    await cluster.made_pool(away, "first", endpointPickerRef=shared)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        await eventually(lambda: cluster.service(away, "shared"))
+        await cluster.made_pool(away, "second", endpointPickerRef=shared)
+        events = await eventually(lambda: cluster.events(away, "second"))
+        assert "already is that of InferencePool first" in events["ServiceTaken"]
+        service = await cluster.service(away, "shared")
+        assert service is not None
+        assert service["metadata"]["annotations"]["poolpilot.dev/pool"] == "first"
+        await cluster.delete(POOL, "InferencePool", away, "first")
+        await eventually(lambda: _none(cluster.service(away, "shared")))
+        operator.pool_queue.add((away, "second"))
+        service = await eventually(lambda: cluster.service(away, "shared"))
+        assert service["metadata"]["annotations"]["poolpilot.dev/pool"] == "second"
+
+
+async def test_a_pool_that_is_deleted_and_made_again_gets_a_service_of_its_own_on_the_same_port(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    old = await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        before = await eventually(lambda: cluster.service(away, "llama-picker"))
+    # While no operator runs: the Service of the old pool would be collected with it.
+    await cluster.delete(POOL, "InferencePool", away, "llama")
+    new = await cluster.made_pool(away, "llama")
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+
+        async def owned() -> dict[str, Any] | None:
+            found = await cluster.service(away, "llama-picker")
+            uids = [ref["uid"] for ref in found["metadata"]["ownerReferences"]] if found is not None else []
+            return found if uids == [new["metadata"]["uid"]] else None
+
+        after = await eventually(owned)
+        assert port_of(after) == port_of(before)
+
+
+async def test_two_pickers_that_want_a_pool_do_not_fight_and_who_serves_goes_on(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        service = await eventually(lambda: cluster.service(away, "llama-picker"))
+        await cluster.made_picker(away)
+        await eventually(lambda: _counts(cluster, away, (0, 0)))
+
+        async def lost() -> bool:
+            status = (await cluster.picker(away, "default"))["status"]
+            return [one["reason"] for one in status.get("unhealthyPools", ())] == ["ServedByAnother"]
+
+        await eventually(lost)
+        events = await eventually(lambda: cluster.events(away, "llama"))
+        assert f"served by Picker {home}/default" in events["SeveralPickers"]
+        now = await cluster.service(away, "llama-picker")
+        assert now is not None
+        assert now["metadata"]["resourceVersion"] == service["metadata"]["resourceVersion"]
+        await cluster.delete("poolpilot.dev/v1alpha1", "Picker", home, "default")
+
+        async def moved() -> bool:
+            found = await cluster.service(away, "llama-picker")
+            return found is not None and found["metadata"]["labels"]["poolpilot.dev/picker-namespace"] == away
+
+        await eventually(moved)
+        assert operator.world.states[away, "llama"].picker == (away, "default")
+
+
+async def test_a_picker_that_is_deleted_leaves_nothing_behind(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        await eventually(lambda: cluster.service(away, "llama-picker"))
+        await eventually(lambda: cluster.get("apps/v1", "Deployment", home, "poolpilot-default"))
+        await eventually(lambda: cluster.get("rbac.authorization.k8s.io/v1", "Role", away, f"poolpilot-{home}-default"))
+        await cluster.delete("poolpilot.dev/v1alpha1", "Picker", home, "default")
+        await eventually(lambda: _none(cluster.service(away, "llama-picker")))
+
+        async def left() -> bool:
+            return not any(len(store) for store in operator.world.made.values())
+
+        await eventually(left)
+        events = await eventually(lambda: _with(cluster.events(away, "llama"), "PickerNotFound"))
+        assert "there is no Picker of that name" in events["PickerNotFound"]
+
+
+async def test_a_picker_outside_the_operators_namespace_serves_its_own_only(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(away, "local")
+    await cluster.made_pool(away, "near", picker="local")
+    await cluster.made_pool(home, "far", picker="local")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        await eventually(lambda: cluster.service(away, "near-picker"))
+        await eventually(lambda: _with(cluster.events(home, "far"), "PickerNotFound"))
+        assert await cluster.service(home, "far-picker") is None
+        made = await eventually(lambda: cluster.get("apps/v1", "Deployment", away, "poolpilot-local"))
+        assert f"--pool-namespaces={away}" in made["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+async def test_a_namespace_that_terminates_makes_no_noise(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    # Without controllers nothing empties it: it stays in this state.
+    await cluster.api.call("DELETE", f"/api/v1/namespaces/{away}")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        status = await eventually(lambda: _counts(cluster, home, (1, 0)))
+        assert [one["reason"] for one in status["unhealthyPools"]] == ["NamespaceTerminating"]
+        assert await cluster.events(away, "llama") == {}
+        assert operator.pool_queue.retries == 0
+        # The Picker's rights there cannot be made either, and its other pools do not care.
+        await cluster.made_pool(home, "near")
+        await eventually(lambda: cluster.service(home, "near-picker"))
+
+
+async def test_drift_is_repaired_and_nothing_is_written_when_nothing_changes(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    one = await pods.started("picker-a")
+    await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+    access = from_kubeconfig(plane.kubeconfig)
+    async with running_operator(access, home, pods, away):
+        service = await eventually(lambda: cluster.service(away, "llama-picker"))
+        port = port_of(service)
+        await one.serve(away, "llama", port)
+        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        await eventually(lambda: _counts(cluster, home, (1, 1)))
+        # Somebody's change of what is ours does not last; a port of the range is the record, whoever wrote it.
+        service["spec"]["ports"][0]["appProtocol"] = "http"
+        service["metadata"].pop("managedFields")
+        await cluster.api.apply(service)
+
+        async def repaired() -> bool:
+            found = await cluster.service(away, "llama-picker")
+            return found is not None and found["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+
+        await eventually(repaired)
+        await cluster.delete("discovery.k8s.io/v1", "EndpointSlice", away, "llama-picker-poolpilot")
+        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+    async with running_operator(access, home, pods, away) as operator:
+        await quiet(operator)
+        assert dict(operator.world.writer.writes) == {}
+
+
+async def test_an_operator_that_starts_does_not_empty_what_works_while_pods_cannot_be_asked(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    one = await pods.started("picker-a")
+    await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+    access = from_kubeconfig(plane.kubeconfig)
+    async with running_operator(access, home, pods, away):
+        port = port_of(await eventually(lambda: cluster.service(away, "llama-picker")))
+        await one.serve(away, "llama", port)
+        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+    one.refuses = True
+    async with running_operator(access, home, pods, away) as operator:
+        await eventually(lambda: _true(operator.reconciled["pool"]))
+        await eventually(lambda: _true(operator.idle))
+        assert await cluster.slice_addresses(away, "llama-picker") == ["10.244.0.11"]
+        one.refuses = False
+        await one.drop(away, "llama")
+        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), []))
+
+
+async def _none(answer: Any) -> bool:
+    return await answer is None
+
+
+async def _true(value: Any) -> bool:
+    return bool(value)
+
+
+async def _with(answer: Any, key: str) -> Any:
+    found = await answer
+    return found if key in found else None
 
 
 async def _is(answer: Any, wanted: Any) -> bool:

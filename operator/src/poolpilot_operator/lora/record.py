@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from poolpilot_kube.names import MANAGED_BY, MANAGED_BY_LABEL
+from poolpilot_kube.names import MANAGED_BY, MANAGED_BY_LABEL, POOL_ANNOTATION
 from poolpilot_operator.lora.placement import Place
 from poolpilot_operator.resources.naming import shortened
 from poolpilot_operator.resources.pool import owner
@@ -65,6 +65,7 @@ def manifest(pool: InferencePool, loaded: Mapping[str, Collection[Place]]) -> di
             "name": record_name(pool.metadata.name),
             "namespace": pool.metadata.namespace,
             "labels": {MANAGED_BY_LABEL: MANAGED_BY, "app.kubernetes.io/component": "adapters"},
+            "annotations": {POOL_ANNOTATION: pool.metadata.name},
             "ownerReferences": [owner(pool)],
         },
         "data": {_KEY: msgspec.json.encode(listed).decode()},
