@@ -1,6 +1,7 @@
 """Flags → what is played, and what is refused."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_go_runs_in_its_only_mode() -> None:
     assert {one.scrape for one in trial.contestants} == {Scrape.FULL}, (
         "idle cost must be the same with and without load"
     )
+
+
+def test_several_workers_are_compared_with_one_that_has_all_and_one_that_has_a_share() -> None:
+    several = replace(choice("short"), workers=2)
+    everything, share = trials(several)
+    assert {one.workers for one in everything.contestants if one.picker == "poolpilot"} == {1, 2}
+    assert {(one.picker, one.workers, one.body_mode) for one in share.contestants} == {
+        ("poolpilot", 1, BodyMode.FULL_DUPLEX)
+    }
+    assert everything.load is not None and share.load is not None
+    assert (everything.load.concurrency, share.load.concurrency) == (16, 8)
+    assert len(trials(replace(several, pickers=("gie-epp",)))) == 1
 
 
 def test_idle_also_has_our_own_scraping() -> None:

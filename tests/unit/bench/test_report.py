@@ -37,6 +37,14 @@ def test_same_mode_comes_first_and_has_ratios() -> None:
     assert line(page, "short, 16 at once, CPU ÷ Go's")[-3:] == ["≤ 0.4", "0.25", "yes"]
 
 
+def test_several_workers_are_beside_one_with_all_requests_and_one_with_a_share() -> None:
+    two = row(workers=2, cpu_us_per_request=60.0, envoy_cpu_us_per_request=88.0)
+    page = report([row(), two, row(concurrency=8, cpu_us_per_request=48.0)], CONTEXT)
+    [_, section] = page.split("## Several workers")
+    assert line(section.partition("## ")[0], "poolpilot wire 2 workers")[-3:] == ["1.500", "1.100", "1.250"]
+    assert "## Several workers" not in report([row()], CONTEXT)
+
+
 def test_only_what_was_measured_has_a_section() -> None:
     page = report([row(case="pick", endpoints=100, transport=None, body_mode=None, p99_ms=0.5)], CONTEXT)
     assert [text for text in page.splitlines() if text.startswith("## ")] == ["## Pick", "## Bars"]

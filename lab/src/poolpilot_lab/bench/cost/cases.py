@@ -33,6 +33,8 @@ RATES: Final = (1.0, 500.0)
 """Requests per second of the case `latency`."""
 REPLIES: Final = 600
 PEERS_MEMORY_S: Final = 40.0
+SHORT_CLIENTS: Final = 16
+"""At once, in the case `short`."""
 CHUNKS: Final = 200
 CHUNK_MS: Final = 20.0
 
@@ -163,7 +165,17 @@ def _idle(choice: Choice) -> list[Trial]:
 
 
 def _short(choice: Choice) -> list[Trial]:
-    return [_closed("short", choice, _ALL_MODES, 16, _SHORT)]
+    trial = _closed("short", choice, _ALL_MODES, SHORT_CLIENTS, _SHORT)
+    if choice.workers == 1 or POOLPILOT not in choice.pickers:
+        return [trial]
+    # What one worker costs where it has no more to do than each of several: small batches cost more a request.
+    single = replace(choice, workers=1, pickers=(POOLPILOT,))
+    return [trial, _closed("short", single, [BodyMode.FULL_DUPLEX], share_of_clients(choice.workers), _SHORT)]
+
+
+def share_of_clients(workers: int) -> int:
+    """Of the case `short`, for each of several workers."""
+    return max(1, SHORT_CLIENTS // workers)
 
 
 def _stream(choice: Choice) -> list[Trial]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.bench.cost.bars import bars
-from poolpilot_lab.bench.cost.cases import RATES
+from poolpilot_lab.bench.cost.cases import RATES, share_of_clients
 from poolpilot_lab.bench.cost.gateway import BodyMode
 from poolpilot_lab.bench.cost.groups import Group, Replies, Stat, grouped, peer_of, ratio
 from poolpilot_lab.bench.cost.pickers import SCRAPE_MS
@@ -43,6 +43,7 @@ def report(rows: Sequence[Row], context: Context, plots: Sequence[str] = ()) -> 
     parts = [
         _heading(rows, context),
         _same_mode(groups),
+        _several(groups),
         _savings(groups),
         _idle(groups),
         _latency(groups),
@@ -129,6 +130,32 @@ def _same_mode(groups: Sequence[Group]) -> str:
         text,
         table(("case", "picker", *_LOADED_HEADS, "picker ÷ Go", "Envoy ÷ Go"), rows),
     )
+
+
+def _several(groups: Sequence[Group]) -> str:
+    rows = []
+    for group in _sorted([one for one in groups if one.case == "short" and one.workers > 1]):
+        whole = _like(group, groups, workers=1)
+        share = _like(group, groups, workers=1, concurrency=share_of_clients(group.workers))
+        rows.append(
+            [
+                group.who,
+                group.body_mode or "–",
+                _ratio(group, whole, "cpu_us_per_request"),
+                _ratio(group, whole, "envoy_cpu_us_per_request"),
+                _ratio(group, share, "cpu_us_per_request"),
+            ]
+        )
+    text = (
+        "CPU per request, by that of one worker with all the requests, and by that of one worker with as many at "
+        "once as each of these has: who has less to do finds less in each read, and pays more for a request, alone too."
+    )
+    heads = ("picker", "body mode", "picker ÷ one with all", "Envoy ÷ with one", "picker ÷ one with a share")
+    return _section("Several workers", text, table(heads, rows))
+
+
+def _like(group: Group, groups: Sequence[Group], **changed: object) -> Group | None:
+    return next((one for one in groups if one.like(group, **changed)), None)
 
 
 def _savings(groups: Sequence[Group]) -> str:
