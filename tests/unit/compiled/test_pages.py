@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from poolpilot_picker import compiled
 from poolpilot_picker.sources import page_layout
 from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.sources.engines.mapping import reference_update, reference_usable, reference_usable_share
 from poolpilot_picker.sources.exposition import Wanted, needles, reference_any_named
 from poolpilot_picker.sources.http_connection import reference_same_head
 from poolpilot_picker.sources.page_layout import ReferenceLayout
 from poolpilot_picker.sources.series import Series
+from poolpilot_picker.state.samples import EngineSample
 
 CORE = compiled.load()
 PAGE = (Path(__file__).parents[2] / "data/engines/vllm-0.32/metrics-busy-lora.txt").read_bytes()
@@ -205,3 +208,40 @@ def test_names_are_looked_for_inside_the_page_only():
     for start, end in ((-1, 2), (3, 2), (0, 6)):
         with pytest.raises(IndexError):
             CORE.any_named(b"\na 1\n", start, end, [b"\na"])
+
+
+values = st.floats() | st.sampled_from((0.0, -0.0, 1.0, 1.5, -1.0, math.inf, math.nan))
+fields = st.sampled_from(("running", "waiting", "kv_usage", "preemptions"))
+
+
+@given(values)
+def test_a_value_is_usable_or_not_as_the_reference_says(value):
+    assert repr(CORE.usable(value)) == repr(reference_usable(value))
+    assert repr(CORE.usable_share(value)) == repr(reference_usable_share(value))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), values), max_size=4),
+    st.fixed_dictionaries({name: st.lists(values, max_size=2) for name in "ab"}),
+    st.fixed_dictionaries(
+        {
+            name: st.lists(
+                st.tuples(fields, st.sampled_from((None, reference_usable, reference_usable_share))), max_size=3
+            )
+            for name in "ab"
+        }
+    ),
+)
+def test_a_sample_is_brought_up_to_date_as_the_reference_does(changed, numbers, by_family):
+    found = {name: [Series(b"", value) for value in some] for name, some in numbers.items()}
+    mine, theirs = EngineSample(taken_ms=1.0, running=5.0), EngineSample(taken_ms=1.0, running=5.0)
+    left = CORE.update(mine, changed, found, by_family)
+    assert left == reference_update(theirs, changed, found, by_family)
+    assert repr(mine) == repr(theirs)
+
+
+def test_what_changed_in_a_family_that_nobody_asked_for_is_an_error():
+    with pytest.raises(KeyError):
+        CORE.update(EngineSample(taken_ms=1.0), [("c", 1.0)], {}, {})
+    with pytest.raises(TypeError):
+        CORE.update(EngineSample(taken_ms=1.0), [("c", 1.0)], {"c": 3}, {"c": []})

@@ -34,6 +34,9 @@ class Core(NamedTuple):
     layout: type[Layout]
     same_head: Callable[[bytes | bytearray, int, bytes, bytes], tuple[int, int] | None]
     any_named: Callable[[bytes | bytearray, int, int, list[bytes]], bool]
+    update: Callable[..., list[str]]
+    usable: Callable[[float], float | None]
+    usable_share: Callable[[float], float | None]
     stream: type[Stream]
     messages: type[Messages]
     frames: type[Frames]
@@ -59,6 +62,9 @@ def load() -> Core:
         layout=_pages.Layout,
         same_head=_pages.same_head,
         any_named=_pages.any_named,
+        update=_pages.update,
+        usable=_pages.usable,
+        usable_share=_pages.usable_share,
         stream=_wire.Stream,
         messages=_wire.Messages,
         frames=_wire.Frames,

@@ -1,7 +1,9 @@
 from collections.abc import Callable
+from typing import Any
 
 from poolpilot_picker.sources.page_layout import Line
 from poolpilot_picker.sources.series import Series
+from poolpilot_picker.state.samples import EngineSample
 
 class Layout:
     def __init__(self, lines: list[Line], series: Callable[[bytes, float], Series]) -> None: ...
@@ -11,3 +13,11 @@ class Layout:
 
 def same_head(buffer: bytes | bytearray, filled: int, before: bytes, behind: bytes) -> tuple[int, int] | None: ...
 def any_named(buffer: bytes | bytearray, start: int, end: int, needles: list[bytes]) -> bool: ...
+def usable(value: float) -> float | None: ...
+def usable_share(value: float) -> float | None: ...
+def update(
+    sample: EngineSample,
+    changed: list[tuple[str, float]],
+    found: dict[str, list[Series]],
+    by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]],
+) -> list[str]: ...

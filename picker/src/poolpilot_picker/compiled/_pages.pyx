@@ -8,6 +8,7 @@ bytes that the layout keeps.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -200,6 +201,34 @@ cdef class Layout:
             found[name][at] = self._series(block, number)
             names.append((name, number))
         return names
+
+
+def usable(double value):
+    """As `reference_usable` in `sources/engines/mapping.py`."""
+    return value if 0.0 <= value < INFINITY else None
+
+
+def usable_share(double value):
+    """As `reference_usable_share` in `sources/engines/mapping.py`."""
+    return smaller_share(value) if 0.0 <= value < INFINITY else None
+
+
+cdef inline double smaller_share(double value) noexcept:
+    return value if value < 1.0 else 1.0
+
+
+def update(sample, list changed not None, dict found not None, dict by_family not None):
+    """As `reference_update` in `sources/engines/mapping.py`."""
+    cdef list others = []
+    for family, value in changed:
+        one = len(<list?> found[family]) == 1
+        for field, alone in <list?> by_family[family]:
+            told = alone(value) if one and alone is not None else None
+            if told is None:
+                others.append(field)
+            else:
+                setattr(sample, field, told)
+    return others
 
 
 def any_named(buffer, Py_ssize_t start, Py_ssize_t end, list needles not None):

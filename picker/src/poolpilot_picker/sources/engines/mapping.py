@@ -17,12 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
+from poolpilot_picker import compiled
 from poolpilot_picker.sources.exposition import Needle, Page, Turns, Wanted, in_one_turn, needles
 from poolpilot_picker.sources.metric_spec import MetricSpec
 from poolpilot_picker.sources.series import Series
 from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 Found = Mapping[str, list[Series]]
+_ByFamily = dict[str, list[tuple[str, Callable[[float], Any] | None]]]
 
 _SAME_RANK: Final = (b"pid=", b"tp_rank=", b"pp_rank=", b"moe_ep_rank=", b"priority=")
 _SAME_RANK_LABELS: Final = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
@@ -73,7 +75,7 @@ class _Asked(msgspec.Struct, frozen=True):
     """What one kind of poll asks of an engine, the same for all its endpoints."""
 
     readings: dict[str, Reading]
-    by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]]
+    by_family: _ByFamily
     """Which fields a family is for, and what it says of each where it has one series."""
     needles: list[Needle]
 
@@ -81,12 +83,32 @@ class _Asked(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=64)
 def _asked(engine: Engine, everything: bool) -> _Asked:
     readings = {field: engine.readings[field] for field in engine.fields(everything)}
-    by_family: dict[str, list[tuple[str, Callable[[float], Any] | None]]] = {}
+    by_family: _ByFamily = {}
     for field, reading in readings.items():
         for family in reading.families:
             alone = reading.alone if family == reading.families[0] else None
             by_family.setdefault(family, []).append((field, alone))
     return _Asked(readings, by_family, needles(engine.families(everything)))
+
+
+def reference_update(
+    sample: EngineSample, changed: list[tuple[str, float]], found: Found, by_family: _ByFamily
+) -> list[str]:
+    """Sets the fields that depend on what has changed, where one series tells them; returns those that are to be
+    computed."""
+    others = []
+    for family, value in changed:
+        one = len(found[family]) == 1
+        for field, alone in by_family[family]:
+            told = alone(value) if one and alone is not None else None
+            if told is None:
+                others.append(field)
+            else:
+                setattr(sample, field, told)
+    return others
+
+
+update: Final = reference_update if compiled.in_force is None else compiled.in_force.update
 
 
 class _Fields:
@@ -110,13 +132,8 @@ class _Fields:
                 values.setdefault(field, value)
             last = self._last = EngineSample(taken_ms=taken_ms, **values)
         elif changed:
-            for family, value in changed:
-                one = len(series[family]) == 1
-                for field, alone in self._asked.by_family[family]:
-                    told = alone(value) if one and alone is not None else None
-                    if told is None:
-                        told = self._asked.readings[field].compute(series)
-                    setattr(last, field, told)
+            for field in update(last, changed, series, self._asked.by_family):
+                setattr(last, field, self._asked.readings[field].compute(series))
         return msgspec.structs.replace(last, taken_ms=taken_ms)
 
 
@@ -368,12 +385,18 @@ def _first_of(
     return Reading(families, compute, None if specs[0].labels else alone)
 
 
-def _usable(value: float) -> float | None:
+def reference_usable(value: float) -> float | None:
+    """A value that says something."""
     return value if 0.0 <= value < math.inf else None
 
 
-def _usable_share(value: float) -> float | None:
+def reference_usable_share(value: float) -> float | None:
+    """The same of a share, which is cut to 1."""
     return min(1.0, value) if 0.0 <= value < math.inf else None
+
+
+_usable = reference_usable if compiled.in_force is None else compiled.in_force.usable
+_usable_share = reference_usable_share if compiled.in_force is None else compiled.in_force.usable_share
 
 
 def _sum(series: Sequence[Series]) -> float | None:
