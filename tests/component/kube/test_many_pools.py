@@ -1,0 +1,315 @@
+"""A picker of many pools beside a real API server: pools come, go, move and are renamed while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from control_planes import definitions
+from extproc_client import BUFFERED, NONE, DataPlane, chat
+from picker_pools import PICKER, Pools, health, pool_ports, service
+from picker_program import PickerProgram
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from poolpilot_lab.control_plane.cluster import ControlPlane
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RBAC = "rbac.authorization.k8s.io"
+A, B, C, D = (f"127.0.1.{number}" for number in range(1, 5))
+"""Nobody listens there."""
+READ = ["list", "watch"]
+RULES: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["pods", "services"], "verbs": READ},
+    {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": READ},
+    {
+        "apiGroups": ["llm-d.ai", "inference.networking.x-k8s.io"],
+        "resources": ["inferenceobjectives", "inferencemodelrewrites"],
+        "verbs": READ,
+    },
+]
+"""What docs/kubernetes.md says, and nothing else."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ready(plane: ControlPlane) -> ControlPlane:
+    """The user `picker` may read what a picker reads, everywhere."""
+    async with plane.api() as api:
+        await api.define(definitions())
+        meta = {"name": "picker"}
+        await api.apply({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": meta, "rules": RULES})
+        binding = {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": meta,
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "picker"}],
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "picker"},
+        }
+        await api.apply(binding)
+    return plane
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pools(ready: ControlPlane, request: pytest.FixtureRequest) -> AsyncIterator[Pools]:
+    """A namespace of the test's own."""
+    async with ready.api() as api:
+        made = Pools(api, f"ns-{abs(hash(request.node.name)) % 10**8}")
+        await made.there.made()
+        yield made
+
+
+def program(plane: ControlPlane, folder: Path, *flags: str) -> PickerProgram:
+    namespace, name = PICKER
+    return PickerProgram(
+        folder,
+        *("--picker-name", name, "--picker-namespace", namespace, "--policy", "round-robin"),
+        *("--kubeconfig", str(plane.kubeconfig_of("picker")), *flags),
+    )
+
+
+async def standing(picker: PickerProgram, pools: Pools) -> dict[str, tuple[int, str]]:
+    """Pool → (port, why it is not served), of one namespace."""
+    listed = (await picker.json("/pools"))["pools"]
+    found = {one["name"]: (one["port"], one["reason"]) for one in listed if one["namespace"] == pools.name}
+    for one in listed:
+        assert one["serving"] == (not one["reason"])
+    return found
+
+
+async def is_standing(picker: PickerProgram, pools: Pools, **wanted: tuple[int, str]) -> None:
+    """Waits until the pools of the namespace stand so."""
+    seen: dict[str, tuple[int, str]] = {}
+
+    async def so() -> bool:
+        nonlocal seen
+        seen = await standing(picker, pools)
+        return seen == wanted
+
+    try:
+        await picker.until(so, "other than wanted")
+    except AssertionError as error:
+        raise AssertionError(f"{seen} instead of {wanted}: {error}") from None
+
+
+async def endpoints(picker: PickerProgram, pools: Pools, pool: str) -> list[str]:
+    """Addresses of a pool."""
+    rows = (await picker.json("/debug/endpoints"))["pools"].get(f"{pools.name}/{pool}", [])
+    return sorted(row["endpoint"] for row in rows if not row["draining"])
+
+
+async def has(picker: PickerProgram, pools: Pools, pool: str, *hosts: str) -> None:
+    """Waits until a pool has these endpoints."""
+
+    async def so() -> bool:
+        return await endpoints(picker, pools, pool) == sorted(f"{host}:9" for host in hosts)
+
+    await picker.until(so, f"the endpoints of {pool}")
+
+
+async def place(port: int) -> str:
+    """Where a request on this port goes."""
+    async with DataPlane(port) as envoy:
+        stream = envoy.open(BUFFERED, NONE)
+        placed = await stream.place()
+        stream.reset()
+        return placed
+
+
+@pytest.mark.parametrize("transport", ["wire", "grpc"])
+async def test_each_pool_on_its_port(pools: Pools, ready: ControlPlane, tmp_path: Path, transport: str) -> None:
+    first, second = pool_ports(2)
+    await pools.serve("one", first)
+    await pools.run("one", A)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name, "--transport", transport) as picker:
+
+        async def is_ready() -> bool:
+            return (await picker.get("/readyz"))[0] == 200
+
+        await picker.until(is_ready, "not ready")
+        await is_standing(picker, pools, one=(first, ""))
+        assert await place(first) == f"{A}:9"
+        for name in ("", "one", f"{pools.name}/one", "inference-extension"):
+            assert await health(first, name) == "SERVING"
+        version = (await picker.json("/pools"))["version"]
+        # A pool that is added, and one whose pods come later.
+        await pools.serve("two", second)
+        page = await picker.json(f"/pools?since={version}&wait=30")
+        assert page["version"] > version
+        await is_standing(picker, pools, one=(first, ""), two=(second, ""))
+        assert await health(second, "one") != "SERVING", "another pool's name on this port"
+        await pools.run("two", B, C)
+        await has(picker, pools, "two", B, C)
+        assert {await place(second) for _ in range(4)} == {f"{B}:9", f"{C}:9"}
+        assert await place(first) == f"{A}:9"
+        samples = await picker.samples()
+        one, two = f"{pools.name}/one", f"{pools.name}/two"
+        assert samples[f'llm_d_epp_ready_endpoints{{name="{two}"}}'] == 2
+        totals = {series: value for series, value in samples.items() if series.startswith("llm_d_epp_request_total{")}
+        assert {series.partition('pool="')[2].partition('"')[0]: value for series, value in totals.items()} == {
+            one: 2.0,
+            two: 4.0,
+        }
+        helps = [line for line in (await picker.get("/metrics"))[2].splitlines() if line.startswith("# HELP")]
+        assert len(helps) == len(set(helps)), "each family once"
+
+
+async def test_without_an_inference_pool_nothing_is_said_to_be_served(
+    pools: Pools, ready: ControlPlane, tmp_path: Path
+) -> None:
+    [port] = pool_ports(1)
+    await pools.api.apply(service(pools.name, "late", "late", port))
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        nothing = f"there is no InferencePool {pools.name}/late"
+        await is_standing(picker, pools, late=(port, nothing))
+        assert await health(port) == "NOT_SERVING"
+        await pools.run("late", A)
+        await pools.serve("late", port)
+        await is_standing(picker, pools, late=(port, ""))
+        assert await place(port) == f"{A}:9"
+        async with DataPlane(port) as envoy:
+            held = envoy.open(BUFFERED, NONE)
+            placed = await held.place()
+            await pools.remove("late")
+            await is_standing(picker, pools, late=(port, nothing))
+            refused = envoy.open(BUFFERED, NONE)
+            await refused.headers()
+            await refused.must_read()
+            await refused.body(chat())
+            reply = await refused.must_read()
+            assert int(reply.immediate_response.status.code) == 503
+            await held.answer(placed)
+            await held.must_read()
+            await held.done()
+
+
+async def test_a_pool_moves_and_keeps_what_is_known(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    first, second = pool_ports(2)
+    await pools.serve("one", first)
+    await pools.run("one", A)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        await is_standing(picker, pools, one=(first, ""))
+        await has(picker, pools, "one", A)
+        async with DataPlane(first) as envoy:
+            held = envoy.open(BUFFERED, NONE)
+            placed = await held.place()
+            await pools.serve("one", second)
+            await is_standing(picker, pools, one=(second, ""))
+            assert await health(first) == "", "the old port is closed"
+            rows = (await picker.json("/debug/endpoints"))["pools"][f"{pools.name}/one"]
+            assert [row["in_flight"] for row in rows] == [1.0], "the booking of the stream on the old port"
+            assert await place(second) == f"{A}:9"
+            await held.answer(placed)
+            await held.must_read()
+            await held.done()
+
+
+async def test_a_port_that_becomes_another_pools(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    """The Service names another pool: nobody who comes now is sent to the pods of the first."""
+    [port] = pool_ports(1)
+    await pools.serve("one", port)
+    await pools.run("one", A)
+    await pools.run("two", B)
+    await pools.api.apply(pools.there.pool("two", {"pool": "two"}, 9))
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        await is_standing(picker, pools, one=(port, ""))
+        await has(picker, pools, "one", A)
+        async with DataPlane(port) as envoy:
+            held = envoy.open(BUFFERED, NONE)
+            placed = await held.place()
+            await pools.api.apply(service(pools.name, "one", "two", port))
+            await is_standing(picker, pools, two=(port, ""))
+            await has(picker, pools, "two", B)
+            assert {await place(port) for _ in range(3)} == {f"{B}:9"}
+            await held.answer(placed)
+            await held.must_read()
+            await held.done()
+
+
+async def test_pods_that_are_relabelled_and_a_pool_that_selects_others(
+    pools: Pools, ready: ControlPlane, tmp_path: Path
+) -> None:
+    first, second = pool_ports(2)
+    await pools.serve("one", first)
+    await pools.serve("two", second)
+    await pools.run("one", A, B)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        await has(picker, pools, "one", A, B)
+        moved = f"one-{A.replace('.', '-')}"
+        await pools.there.annotate(moved, {"pool": "two"}, {})
+        await has(picker, pools, "two", A)
+        await has(picker, pools, "one", B)
+        # Two pools may select the same pods.
+        await pools.api.apply(pools.there.pool("one", {"pool": "two"}, 9))
+        await has(picker, pools, "one", A)
+        await has(picker, pools, "two", A)
+        await pools.there.terminate(moved)
+        await has(picker, pools, "one")
+        await has(picker, pools, "two")
+
+
+async def test_services_that_cannot_be_heeded_are_told(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    first, second = pool_ports(2)
+    await pools.serve("one", first)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        await is_standing(picker, pools, one=(first, ""))
+        await pools.serve("two", first)
+        await pools.serve("wrong", 8080)
+        await pools.api.apply(service(pools.name, "unnamed", None, second))
+        await pools.api.apply(service(pools.name, "stranger", "stranger", second, {"poolpilot.dev/picker": "other"}))
+        await is_standing(
+            picker,
+            pools,
+            one=(first, ""),
+            two=(first, f"Service two cannot have port {first}: it is that of InferencePool {pools.name}/one"),
+            wrong=(8080, "Service wrong has the targetPort 8080; allowed are 20000 to 29999"),
+            **{"": (second, "Service unnamed has no annotation poolpilot.dev/pool: it names the InferencePool")},
+        )
+        assert "not served" in (await picker.json("/readyz"))["detail"]["pools"]
+        assert (await picker.get("/readyz"))[0] == 200
+        await pools.leave("one")
+        await pools.serve("wrong", second)
+        await pools.api.delete(service(pools.name, "unnamed", None, second))
+        await is_standing(picker, pools, two=(first, ""), wrong=(second, ""))
+
+
+async def test_the_whole_cluster_with_one_watch_of_each(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    """Two namespaces, and pools of one name in both."""
+    first, second = pool_ports(2)
+    other = Pools(pools.api, f"{pools.name}-other")
+    await other.there.made()
+    for where, port, host in ((pools, first, A), (other, second, B)):
+        await where.serve("one", port)
+        await where.run("one", host)
+    async with program(ready, tmp_path) as picker:
+        await is_standing(picker, pools, one=(first, ""))
+        await is_standing(picker, other, one=(second, ""))
+        assert (await place(first), await place(second)) == (f"{A}:9", f"{B}:9")
+        await pools.there.remove(f"one-{A.replace('.', '-')}")
+        await has(picker, pools, "one")
+        await has(picker, other, "one", B)
+
+
+async def test_it_stops_in_good_order(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    [port] = pool_ports(1)
+    await pools.serve("one", port)
+    await pools.run("one", A)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        await is_standing(picker, pools, one=(port, ""))
+        async with DataPlane(port) as envoy:
+            held = envoy.open(BUFFERED, NONE)
+            placed = await held.place()
+            picker.terminate()
+
+            async def unready() -> bool:
+                return not (await picker.json("/pools"))["pools"][0]["serving"]
+
+            await picker.until(unready, "still said to be serving")
+            await held.answer(placed)
+            await held.must_read()
+            await held.done()
+        assert await picker.exits() == 0
