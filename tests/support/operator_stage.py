@@ -33,6 +33,7 @@ async def running_operator(
 ) -> AsyncIterator[Operator]:
     """An operator at home in `namespace` that watches it and `watched`; nothing else if `everywhere`."""
     everywhere = options.pop("everywhere", False)
+    more = {name: options.pop(name) for name in ("now", "engine_url") if name in options}
     wanted = {
         "identity": "operator-1",
         "image": IMAGE,
@@ -43,7 +44,9 @@ async def running_operator(
         **options,
     }
     async with KubeApi(access, timeout_s=10.0) as api:
-        operator = Operator(api, Options(namespace=namespace, **wanted), rng=random.Random(1), url_of=pods.url_of)
+        operator = Operator(
+            api, Options(namespace=namespace, **wanted), rng=random.Random(1), url_of=pods.url_of, **more
+        )
         task = asyncio.create_task(operator.run())
         try:
             await asyncio.wait({task, asyncio.create_task(operator.synced.wait())}, return_when="FIRST_COMPLETED")
@@ -143,7 +146,7 @@ class Cluster:
         return await self.api.apply(manifest)
 
     async def made_picker(self, namespace: str, name: str = "default", **spec: Any) -> Any:
-        wanted = {"tls": {"mode": "Disabled"}, **spec}
+        wanted = {"tls": {"mode": "Disabled"}, **{name: value for name, value in spec.items() if value is not None}}
         return await self.api.apply(
             {
                 "apiVersion": "poolpilot.dev/v1alpha1",

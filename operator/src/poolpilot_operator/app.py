@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -86,8 +87,9 @@ class Operator:
         rng: random.Random | None = None,
         url_of: Callable[[Pod], str] = admin_url,
         engine_url: Callable[[Endpoint], str] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`url_of`, `engine_url`: where a picker pod's admin port and an engine are reached."""
+        """`url_of`, `engine_url`: where a picker pod's admin port and an engine are reached; `now`: of certificates."""
         self.options = options
         self.rng = rng or random.Random()
         self.pool_queue: WorkQueue[Key] = WorkQueue("pool", self.rng)
@@ -140,6 +142,7 @@ class Operator:
             health=PickerHealth(self._heard_health, rng=self.rng, url_of=url_of),
             ports=Ports(),
             states={},
+            now=now,
         )
         self.lease = Lease(api, options.namespace, LEASE, options.identity, self._led, self.rng, times=options.lease)
         self._pool_reconciler = PoolReconciler(self.world, self._pools_changed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.api import KubeApi
-    from poolpilot_kube.objects import Object
+    from poolpilot_kube.objects import Key, Object
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Events:
         self.posted = 0
         self._api = api
         self._now = now
-        self._said: OrderedDict[str, None] = OrderedDict()
+        self._said: OrderedDict[tuple[Key, str], None] = OrderedDict()
 
     async def say(
         self, one: Object, api_version: str, kind: str, reason: str, message: str, *, warning: bool = False
@@ -43,9 +43,10 @@ class Events:
         """Never fails: an Event that cannot be posted is logged."""
         meta = one.metadata
         name = f"{meta.name[:200]}.{digest([meta.uid, reason, message])}"
-        if name in self._said:
+        said = (one.key, name)
+        if said in self._said:
             return
-        self._said[name] = None
+        self._said[said] = None
         if len(self._said) > _MOST_REMEMBERED:
             self._said.popitem(last=False)
         now = timestamp(self._now())
@@ -75,11 +76,10 @@ class Events:
             self.posted += 1
         except KubeError as error:
             if not (isinstance(error, RefusedError) and error.status == 409):
-                self._said.pop(name, None)
+                self._said.pop(said, None)
                 log.info("an Event could not be posted: %s", error)
 
     def forget(self, one: Object) -> None:
         """The object is well: the same trouble would be news."""
-        prefix = f"{one.metadata.name[:200]}."
-        for name in [name for name in self._said if name.startswith(prefix)]:
-            del self._said[name]
+        for said in [said for said in self._said if said[0] == one.key]:
+            del self._said[said]

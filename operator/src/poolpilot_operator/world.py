@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -51,7 +50,7 @@ class World(msgspec.Struct):
     health: PickerHealth
     ports: Ports
     states: dict[Key, PoolState]
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime]
 
 
 POOL: Final = "pool"
