@@ -189,6 +189,8 @@ class Operator:
                 for task in (lead, *watches):
                     task.cancel()
                 await self._stop_workers()
+                # The group would cancel it once more, in the middle of giving the Lease back.
+                await asyncio.wait({lead}, timeout=_STOP_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_STOP_S):
                         await asyncio.gather(self.world.health.close(), self._followed.close(), self._engines.close())

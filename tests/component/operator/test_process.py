@@ -1,0 +1,153 @@
+"""The operator as a program: an orderly start and end, one leader of several, what it shows on its admin port."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from operator_stage import IMAGE, eventually
+from poolpilot_lab.processes import Child
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from operator_stage import Cluster
+    from poolpilot_lab.control_plane.cluster import ControlPlane
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LEASE = "coordination.k8s.io/v1"
+
+
+class Program:
+    """One operator process."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, name: str, namespace: str, *more: str) -> None:
+        argv = [
+            *(sys.executable, "-m", "poolpilot_operator"),
+            f"--kubeconfig={plane.kubeconfig}",
+            f"--namespace={namespace}",
+            f"--watch-namespaces={namespace}",
+            f"--picker-image={IMAGE}",
+            "--admin-host=127.0.0.1",
+            "--admin-port=0",
+            *more,
+        ]
+        self.log = folder / f"{name}.log"
+        self.child = Child(name, argv, log=self.log, env={"POD_NAME": name})
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def said(self, message: str) -> dict[str, Any] | None:
+        return next((line for line in self.lines() if line["message"] == message), None)
+
+    async def page(self, path: str) -> tuple[int, str]:
+        port = (self.said("started") or {})["admin_port"]
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def ready(self) -> None:
+        async def check() -> bool:
+            return self.said("started") is not None and (await self.page("/readyz"))[0] == 200
+
+        await self.child.ready(check, 60.0)
+
+
+async def holder(cluster: Cluster, namespace: str) -> str:
+    found = await cluster.get(LEASE, "Lease", namespace, "poolpilot-operator")
+    return str((found or {"spec": {}})["spec"].get("holderIdentity") or "")
+
+
+async def test_it_starts_reconciles_and_ends_in_order(
+    plane: ControlPlane, cluster: Cluster, home: str, tmp_path: Path
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(home, "llama")
+    one = Program(plane, tmp_path, "operator-a", home)
+    one.child.start()
+    try:
+        await one.ready()
+        await eventually(lambda: cluster.service(home, "llama-picker"))
+        assert (await holder(cluster, home)).startswith("operator-a_")
+        assert await one.page("/healthz") == (200, "ok\n")
+        _, page = await one.page("/metrics")
+        for line in (
+            "poolpilot_operator_leader 1.0",
+            "poolpilot_operator_synced 1.0",
+            'poolpilot_operator_writes_total{kind="Service",verb="create"}',
+            'poolpilot_operator_queue_depth{queue="pool"} 0.0',
+            'poolpilot_operator_objects{resource="inferencepools.inference.networking.k8s.io"} 1.0',
+            f'poolpilot_operator_pools{{picker="default",picker_namespace="{home}",state="unhealthy"}} 1.0',
+        ):
+            assert line in page
+        # The shell is up too, and has nothing to say.
+        assert all(line["level"] != "error" for line in one.lines())
+        one.child.signal(signal.SIGTERM)
+        await eventually(lambda: _true(not one.child.running), "ended")
+        assert one.child.exit_code == 0
+        assert await holder(cluster, home) == ""
+    finally:
+        await one.child.stop()
+
+
+async def _true(value: Any) -> bool:
+    return bool(value)
+
+
+async def test_when_the_leader_is_killed_another_writes_within_twenty_seconds(
+    plane: ControlPlane, cluster: Cluster, home: str, tmp_path: Path
+) -> None:
+    await cluster.made_picker(home)
+    first, second = (Program(plane, tmp_path, name, home) for name in ("operator-a", "operator-b"))
+    first.child.start()
+    try:
+        await first.ready()
+        await eventually(lambda: _true(first.said("leading")), "leads")
+        second.child.start()
+        await second.ready()
+        assert (await second.page("/readyz"))[1].startswith("standby")
+        first.child.kill()
+        killed = time.monotonic()
+        await cluster.made_pool(home, "llama")
+        await eventually(lambda: cluster.service(home, "llama-picker"), limit_s=60.0)
+        # The promise: 15 s of the Lease, and at most two tries. A busy machine may need longer for the rest.
+        assert time.monotonic() - killed < 20.0 or _busy()
+        assert (await holder(cluster, home)).startswith("operator-b_")
+        second.child.signal(signal.SIGTERM)
+        await eventually(lambda: _true(not second.child.running), "ended")
+        assert second.child.exit_code == 0
+    finally:
+        await first.child.stop()
+        await second.child.stop()
+
+
+def _busy() -> bool:
+    """Whether the machine has so much to do that seconds mean nothing."""
+    import os
+
+    return os.getloadavg()[0] > 4 * (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--namespace=Not_One"], "allowed is the name of a namespace"),
+        (["--watch-namespaces=a,B"], "'B'; allowed is the name of a namespace"),
+        (["--leader-election=perhaps"], "allowed are true and false"),
+        (["--admin-port=99999"], "allowed is a port from 0 to 65535"),
+    ],
+)
+async def test_wrong_flags_are_named(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from poolpilot_operator.main import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(flags)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
