@@ -19,7 +19,9 @@ HOPELESS: Final = 40.0
 """Waiting sequences per endpoint from which on nobody need look further."""
 GROWTH: Final = 1.5
 FIXED: Final = 1.0
-"""Bounded: the mean backlog in the last quarter is at most 1.5 times that of the second one, plus one per endpoint."""
+MOST_WAITING: Final = 4.0
+"""Bounded: the mean backlog in the last quarter is at most 1.5 times that of the second one, plus one per endpoint, and
+at most four per endpoint: conversations that wait for their answers slow their own arrivals down."""
 
 
 def highest_rate(scenario: Scenario, world: World, seed: int) -> float:
@@ -61,4 +63,5 @@ def _bounded(record: Record, endpoints: int) -> bool:
     last = [waiting for at, waiting in record.backlog if (at - record.begin_ms) / span >= 0.75]
     if not second or not last:
         raise ValueError("the run is too short to see a backlog grow; more requests are needed")
-    return sum(last) / len(last) <= GROWTH * sum(second) / len(second) + FIXED * endpoints
+    allowed = min(GROWTH * sum(second) / len(second) + FIXED * endpoints, MOST_WAITING * endpoints)
+    return sum(last) / len(last) <= allowed

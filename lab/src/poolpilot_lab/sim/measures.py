@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from poolpilot_lab.sim.fleet import START_MS
 from poolpilot_lab.sim.trip import Fate
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.sim.fleet import Record
     from poolpilot_lab.sim.limits import Limits
     from poolpilot_lab.sim.trip import Trip
-    from poolpilot_lab.sim.world import Slo
+    from poolpilot_lab.sim.world import Slo, World
 
 SHORTEST_OUTPUT: Final = 11
 """Output tokens from which on time per output token means something."""
@@ -96,6 +97,7 @@ def details(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
     lost = [trip for trip in trips if trip.fate in (Fate.LOST, Fate.FAILED)]
     return {
         "e2e_mean_ms": mean(e2e),
+        "alone_mean_ms": mean(limits.l1_ms),
         "ttft_p90_ms": quantile([trip.ttft_ms for trip in trips], 0.9),
         "tpot_mean_ms": mean(_tpots(trips)),
         "good_share": sum(good(trip, slo) for trip in trips) / max(1, len(trips)),
@@ -107,6 +109,24 @@ def details(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
         "placed_by_endpoint": {str(endpoint): count for endpoint, count in sorted(placed.items())},
         "loads": _thinned(record),
         "ttft_quantiles_ms": [quantile([trip.ttft_ms for trip in trips], share / 100) for share in range(1, 101)],
+    }
+
+
+def timeline(record: Record, world: World) -> dict[str, Any]:
+    """What happened when, and how requests fared that came before and after: seconds from the first arrival on."""
+    start = min(trip.arrived_ms for trip in record.trips)
+    span = record.end_ms - START_MS
+    return {
+        "changes": [
+            [(START_MS + change.at_share * span - start) / 1000.0, change.kind, change.endpoint]
+            for change in world.changes
+        ],
+        "arrived_s": [round((trip.arrived_ms - start) / 1000.0, 2) for trip in record.measured],
+        "endpoint": [trip.endpoint for trip in record.measured],
+        "ttft_ms": [round(trip.ttft_ms, 1) for trip in record.measured],
+        "lost_before_start": sum(
+            trip.fate in (Fate.LOST, Fate.OPEN) and trip.first_ms == math.inf for trip in record.measured
+        ),
     }
 
 

@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.sim.baselines.base import Learner, RulePicker
+from poolpilot_lab.sim.sharing import PerPicker, own_knowledge, share_residency
 from poolpilot_lab.sim.trip import Fate
 from poolpilot_lab.sim.variants import PLAIN, ExactCache, TrueLengths, Variant
 from poolpilot_picker.flow.outcome import Outcome
@@ -57,7 +58,8 @@ class PoolRouter:
         draw = random.Random(f"{seed}/tokens")
         self._bias = math.exp(draw.gauss(0.0, world.token_bias))
         self._draw = draw
-        settings = PoolSettings(receipt_share=0.0, pickers=world.pickers if counts_pickers else 1)
+        one_account = "bookings" in variant.shares and world.pickers > 1
+        settings = PoolSettings(receipt_share=0.0, pickers=world.pickers if counts_pickers and not one_account else 1)
         self.pools = [
             Pool(
                 f"picker-{number}",
@@ -66,8 +68,14 @@ class PoolRouter:
                 settings,
                 EndpointTable(step_model) if step_model is not None else None,
             )
-            for number in range(world.pickers)
+            for number in range(1 if one_account else world.pickers)
         ]
+        self._own: list[PerPicker] = []
+        if one_account:
+            self._own = own_knowledge(self.pools[0], world.pickers)
+            self.pools *= world.pickers
+        elif "residency" in variant.shares:
+            share_residency(self.pools)
         rules = [getattr(pool.policy, "picker", None) for pool in self.pools]
         self._learners = [
             one.rule if isinstance(one, RulePicker) and isinstance(one.rule, Learner) else None for one in rules
@@ -87,8 +95,8 @@ class PoolRouter:
 
     def start(self, engines: list[Engine], present: list[int], now: float) -> None:
         """Discovery's first word."""
-        if self._variant.exact_cache:
-            for pool in self.pools:
+        if self._variant.exact_cache or "events" in self._variant.shares:
+            for pool in dict.fromkeys(self.pools):
                 exact: Any = ExactCache(pool.prefixes, engines)
                 pool.prefixes = exact
         self.present(present, now)
@@ -99,7 +107,7 @@ class PoolRouter:
             EndpointSpec(host=self._addresses[e].removesuffix(":8000"), port=8000, labels={"endpoint": str(e)})
             for e in endpoints
         ]
-        for pool in self.pools:
+        for pool in dict.fromkeys(self.pools):
             added, _ = pool.apply_endpoints(specs)
             if isinstance(pool.prefixes, ExactCache):
                 pool.prefixes.slots = {known.slot: self._index[known.address] for known in pool.table.wanted()}
@@ -138,9 +146,15 @@ class PoolRouter:
         left = [address for endpoint, address in enumerate(self._addresses) if endpoint not in trip.tried]
         return tuple(left)
 
+    def _pool(self, picker: int) -> Pool:
+        """The pool of a picker, with its own knowledge where only the account is shared."""
+        for own in self._own:
+            own.current = picker
+        return self.pools[picker]
+
     def route(self, trip: Trip, now: float) -> int | None:
         """Places the trip; raises RequestRefused."""
-        pool = self.pools[trip.picker]
+        pool = self._pool(trip.picker)
         placement = trip.placement = pool.place(self._request(trip, pool), now)
         return self._index[placement.booking.endpoint.address]
 
@@ -152,7 +166,7 @@ class PoolRouter:
         """Seen where the answer is watched."""
         placement = trip.placement
         if placement is not None and (placement.observe or self._first_tokens):
-            self.pools[trip.picker].first_token(placement, now)
+            self._pool(trip.picker).first_token(placement, now)
         learner = self._learners[trip.picker]
         if learner is not None:
             learner.first_token(str(trip.number), trip.ttft_ms)
@@ -162,7 +176,7 @@ class PoolRouter:
         placement = trip.placement
         if placement is None:
             return
-        pool = self.pools[trip.picker]
+        pool = self._pool(trip.picker)
         if fate is Fate.SERVED and placement.observe:
             pool.usage(placement, trip.call.prompt_tokens, trip.call.output_tokens)
         pool.finish(placement, _OUTCOMES[fate], now)
@@ -172,11 +186,11 @@ class PoolRouter:
 
     def sampled(self, picker: int, endpoint: int, sample: EngineSample, now: float) -> None:
         """Telemetry arrived."""
-        if not self._variant.telemetry:
+        if not self._variant.telemetry or (self._own and picker):
             return
         if not self._variant.histograms:
             sample.ttft = sample.inter_token = None
-        pool = self.pools[picker]
+        pool = self._pool(picker)
         known = pool.table.find(self._addresses[endpoint])
         if known is not None:
             pool.apply_sample(known, sample, now)

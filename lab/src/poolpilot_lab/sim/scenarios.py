@@ -293,9 +293,21 @@ _VARIANTS: Final = (
             "name": "S10-slow",
             "rate_of": "S12",
             "summary": "one of eight is slowed to half its speed for a while",
-            "changes": (Change(0.4, "slow", 3, 2.0), Change(0.8, "heal", 3)),
-            "quick_s": 100.0,
+            "changes": (Change(0.3, "slow", 3, 2.0), Change(0.65, "heal", 3)),
+            "quick_s": 160.0,
             "full_s": 200.0,
+        }
+    ),
+    Scenario(
+        **_APPLICATIONS
+        | {
+            "name": "S11-kill",
+            "rate_of": "S12",
+            "summary": "one of eight dies, and long after",
+            "quick_s": 240.0,
+            "full_s": 240.0,
+            "warm_share": 0.1,
+            "changes": (Change(0.3, "kill", 3, 3_000.0),),
         }
     ),
     Scenario(
@@ -320,6 +332,19 @@ _VARIANTS: Final = (
             }
         )
         for pickers, scrape in ((1, 50.0), (1, 1_000.0), (1, 5_000.0), (2, 200.0), (4, 200.0), (8, 5_000.0))
+    ),
+    replace(
+        _ALL[0],
+        name="S1-4-5000",
+        rate_of="S1",
+        summary="S1 with four pickers that share nothing, telemetry every 5 s",
+        more={"pickers": 4, "scrape_ms": 5_000.0},
+    ),
+    replace(
+        lora_scenario("S8-4-5000", 100, 1.0, 4),
+        rate_of="S8",
+        summary="S8 with four pickers that share nothing, telemetry every 5 s",
+        more={"max_loras": 4, "adapters": streams.adapter_names(100), "pickers": 4, "scrape_ms": 5_000.0},
     ),
     Scenario(
         name="poisson-mix-naive",

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Knowledge = Literal["generic", "profile", "true"]
 """Of the engines' coefficients: one generic prior for all, each endpoint's published profile, or the hidden truth."""
 
+Shared = Literal["bookings", "events", "residency"]
+"""Bookings: who placed what where. Events: what the engines cache. Residency: which adapters were booked where."""
+EVERYTHING: Final[frozenset[Shared]] = frozenset({"bookings", "events", "residency"})
+
 FRESH_MS: Final = 25.0
 """Between two readings where telemetry is fresh; no delay."""
 
@@ -41,10 +45,14 @@ class Variant:
     histograms: bool = True
     """Without them nothing is learned of the endpoints' speed."""
     telemetry: bool = True
+    shares: frozenset[Shared] = frozenset()
+    """What several pickers tell each other, at once."""
     parameters: PredictedFinishParameters = field(default_factory=PredictedFinishParameters)
 
     def world(self, world: World) -> World:
         """The world as far as this variant changes what reaches the picker."""
+        if self.shares == EVERYTHING:
+            world = replace(world, pickers=1)
         return replace(world, scrape_ms=FRESH_MS, telemetry_delay_ms=0.0) if self.fresh else world
 
 
@@ -82,7 +90,14 @@ ABLATION: Final[dict[str, Variant]] = {
     f"{POOLPILOT}-residuals": Variant(histograms=False),
     f"{POOLPILOT}-telemetry": Variant(telemetry=False),
 }
-ALL: Final[dict[str, Variant]] = LADDER | ABLATION
+SHARING: Final[dict[str, Variant]] = {
+    POOLPILOT: PLAIN,
+    f"{POOLPILOT}+shared-bookings": Variant(shares=frozenset({"bookings"})),
+    f"{POOLPILOT}+shared-events": Variant(shares=frozenset({"events"})),
+    f"{POOLPILOT}+shared-residency": Variant(shares=frozenset({"residency"})),
+    f"{POOLPILOT}+shared-all": Variant(shares=EVERYTHING),
+}
+ALL: Final[dict[str, Variant]] = LADDER | ABLATION | SHARING
 
 
 class TrueLengths(OutputLengths):

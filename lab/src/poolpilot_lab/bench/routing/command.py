@@ -5,31 +5,25 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from poolpilot_lab.bench.routing.errors import RoutingBenchError
 from poolpilot_lab.bench.routing.execute import Group, RateTask, find_rate, in_parallel, run_group
-from poolpilot_lab.bench.routing.options import SETS, Options, parse
+from poolpilot_lab.bench.routing.options import Options, parse
 from poolpilot_lab.bench.routing.plots import draw
 from poolpilot_lab.bench.routing.report import report
+from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import Run, Runs
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import ORACLE
+from poolpilot_lab.sim.policies import ORACLE, REFERENCES
 from poolpilot_lab.sim.trip import POOLPILOT
-from poolpilot_lab.sim.variants import ABLATION, LADDER
 from poolpilot_lab.workload.traces import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from poolpilot_lab.sim.scenarios import Scenario
-
-
-VARIED: Final = {"ladder": tuple(LADDER), "ablation": tuple(ABLATION)}
-"""Tables that compare poolpilot with itself."""
-SAME_WORLD: Final = ("profile", *VARIED)
-"""Tables in the world of `results`: they have its loads."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,8 +41,9 @@ def _bench(options: Options) -> None:
     began = time.monotonic()
     tasks = [
         RateTask(scenario, table, seed, options.out)
-        for table in dict.fromkeys("results" if table in SAME_WORLD else table for table in options.tables)
-        for scenario in options.scenarios
+        for (table, _), scenario in {
+            (_world(table), scenario.name): scenario for table in options.tables for scenario in options.of(table)
+        }.items()
         for seed in _seeds(options)
     ]
     rates: dict[tuple[str, str, int], float] = {}
@@ -73,13 +68,14 @@ def _seeds(options: Options) -> range:
 
 def _groups(options: Options, table: str, rates: dict[tuple[str, str, int], float]) -> list[Group]:
     def highest(scenario: Scenario, seed: int) -> float:
-        return rates[scenario.name, "results" if table in SAME_WORLD else table, seed]
+        return rates[scenario.name, _world(table), seed]
 
     groups = []
-    for scenario in options.scenarios:
-        found = [highest(scenario, seed) for seed in _seeds(options)]
-        for load, nominal in _loads(options, scenario, geometric_mean(found)):
-            for seed in _seeds(options):
+    seeds = _seeds(options)[: TABLES[table].seeds]
+    for scenario in options.of(table):
+        found = [highest(scenario, seed) for seed in seeds]
+        for load, nominal in _loads(options, table, scenario, geometric_mean(found)):
+            for seed in seeds:
                 rate = nominal or load * highest(scenario, seed)
                 groups.append(
                     Group(
@@ -96,10 +92,18 @@ def _groups(options: Options, table: str, rates: dict[tuple[str, str, int], floa
     return groups
 
 
-def _loads(options: Options, scenario: Scenario, highest: float) -> list[tuple[float, float | None]]:
-    """(load, rate that belongs to the scenario): as asked for, else of the scenario or set, and its nominal one."""
+def _world(table: str) -> str:
+    """The table whose highest rates are this one's."""
+    return "results" if TABLES[table].same_world else "identical"
+
+
+def _loads(options: Options, table: str, scenario: Scenario, highest: float) -> list[tuple[float, float | None]]:
+    """(load, rate that belongs to the scenario): as asked for, else of table, scenario or set, and its nominal one."""
     if options.loads is not None:
         return [(load, None) for load in options.loads]
+    own = TABLES[table].loads
+    if own is not None:
+        return [(load, None) for load in own]
     usual = SETS[options.set_name].loads
     if scenario.loads is not None:
         usual = scenario.loads if options.set_name == "full" else scenario.loads[1:2]
@@ -109,23 +113,21 @@ def _loads(options: Options, scenario: Scenario, highest: float) -> list[tuple[f
 
 def _policies(options: Options, table: str) -> tuple[str, ...]:
     """The oracle runs always: rows name its mean."""
-    if table in VARIED:
-        return (*VARIED[table], ORACLE)
-    asked = (POOLPILOT,) if table == "profile" else options.policies
-    order = [POOLPILOT, *BASELINES, "central-queue", ORACLE]
-    return tuple(policy for policy in order if policy in asked or policy == ORACLE)
+    own = TABLES[table].policies
+    if own is not None:
+        return (*own, ORACLE)
+    order = [POOLPILOT, *BASELINES, *REFERENCES]
+    return tuple(policy for policy in order if policy in options.policies or policy == ORACLE)
 
 
 def _write(options: Options, runs: dict[str, list[Run]], sources: dict[str, str]) -> None:
-    place = {scenario.name: number for number, scenario in enumerate(options.scenarios)}
     tables: dict[str, Runs] = {}
     for table, found in runs.items():
+        place = {scenario.name: number for number, scenario in enumerate(options.of(table))}
         tables[table] = Runs(sorted(found, key=lambda run: (place[run.scenario], run.load, run.seed)))
-        kept = (*options.policies, *VARIED.get(table, (POOLPILOT,)))
-        rows = [row for row in tables[table].rows() if row["policy"] in kept]
-        _write_json(options, table, rows)
-    text = report(tables, options.set_name, dict(sorted(sources.items(), key=lambda item: place[item[0]])))
-    (options.out / "report.md").write_text(text, encoding="utf-8")
+        kept = (*options.policies, *(TABLES[table].policies or ()))
+        _write_json(options, table, [row for row in tables[table].rows() if row["policy"] in kept])
+    (options.out / "report.md").write_text(report(tables, options.set_name, sources), encoding="utf-8")
     first = options.tables[0]
     draw(tables[first], options.out)
     written = ", ".join(f"{table}.json ({len(runs.runs)} runs)" for table, runs in tables.items())

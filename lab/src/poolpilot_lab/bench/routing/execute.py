@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from poolpilot_lab.bench.routing.fingerprint import fingerprint
 from poolpilot_lab.bench.routing.rates import known_rate
+from poolpilot_lab.bench.routing.sets import TABLES
 from poolpilot_lab.sim.capacity import highest_rate
 from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.limits import limits
-from poolpilot_lab.sim.measures import details, row
+from poolpilot_lab.sim.measures import details, row, timeline
 from poolpilot_lab.sim.policies import make_router
 from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ALL, PLAIN, PROFILE
-from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,14 +37,6 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 ALL_SCENARIOS: Final = SCENARIOS | VARIANTS
-TABLES: Final = {
-    "results": HIDDEN,
-    "identical": IDENTICAL,
-    "profile": HIDDEN,
-    "ladder": HIDDEN,
-    "ablation": HIDDEN,
-}
-"""Table → how engines vary. `profile`: published coefficients; `ladder`: more knowledge; `ablation`: a term less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +96,8 @@ def find_rate(task: RateTask) -> float:
     scenario, seed = task.scenario, task.seed
     if scenario.rate_of:
         scenario = with_the_rate_of(scenario)
-    if TABLES[task.table].sigma == 0.0:
+    variation = TABLES[task.table].variation
+    if variation.sigma == 0.0:
         # Engines that do not differ: one draw is as good as another.
         seed = 1
     known = known_rate(scenario, task.table, seed)
@@ -114,7 +107,7 @@ def find_rate(task: RateTask) -> float:
     file = task.out / "rates" / f"{scenario.name}-{task.table}-{seed}.json"
     stored = load_stored(file, mark)
     if stored is None:
-        rate = highest_rate(scenario, scenario.steady_world(TABLES[task.table]), seed)
+        rate = highest_rate(scenario, scenario.steady_world(variation), seed)
         stored = store(file, mark, {"rate": rate})
     return float(stored["rate"])
 
@@ -129,7 +122,7 @@ def with_the_rate_of(scenario: Scenario) -> Scenario:
 def run_group(group: Group) -> list[Stored]:
     """Every policy's run, new or stored: {"policy": …, "row": …, "details": …}."""
     scenario, seed = group.scenario, group.seed
-    world = scenario.world(TABLES[group.table])
+    world = scenario.world(TABLES[group.table].variation)
     traffic = scenario.traffic(group.rate, group.requests, seed)
     known_profile = group.table == "profile"
     known = None
@@ -149,7 +142,12 @@ def run_group(group: Group) -> list[Stored]:
             gc.enable()
             if known is None or traffic.closed:
                 known = limits(record, world, seed)
-            what = {"source": traffic.source, "rate": group.rate}
+            what = {
+                "source": traffic.source,
+                "rate": group.rate,
+                "slo_ttft_ms": scenario.slo.ttft_ms,
+                **({"timeline": timeline(record, world)} if world.changes else {}),
+            }
             stored = store(
                 file,
                 mark,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.bench.routing.engine_file import find_engine
 from poolpilot_lab.bench.routing.errors import UsageError
+from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.sim import policies
 from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, VARIANTS, Scenario, trace_scenario
 from poolpilot_lab.workload.traces import FORMATS, TraceError, read_trace
@@ -19,6 +20,9 @@ from poolpilot_lab.workload.traces import FORMATS, TraceError, read_trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from poolpilot_lab.engine.model import Profile
+
+ALL: Final = SCENARIOS | VARIANTS
 MOST_LOAD: Final = 3.0
 MOST_ENDPOINTS: Final = 1_000
 MOST_SEEDS: Final = 1_000
@@ -27,28 +31,14 @@ MOST_REQUESTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """What a set runs."""
-
-    loads: tuple[float, ...]
-    seeds: int
-    tables: tuple[str, ...]
-    """`results` always; `identical` hardware; `profile`: poolpilot knows the published coefficients."""
-
-
-TABLES: Final = ("results", "identical", "profile", "ladder", "ablation")
-SETS: Final = {
-    "quick": Size((0.7,), 1, ("results",)),
-    "full": Size((0.5, 0.7, 0.9), 5, ("results", "identical", "profile")),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """What to run."""
 
     set_name: str
     scenarios: tuple[Scenario, ...]
+    """Asked for, or all that have a number."""
+    asked: bool
+    """Whether scenarios were asked for: tables with scenarios of their own then take these."""
     policies: tuple[str, ...]
     loads: tuple[float, ...] | None
     """Asked for; None: the set's."""
@@ -57,11 +47,23 @@ class Options:
     requests: int | None
     out: Path
     workers: int
+    engine: Profile | None = None
+    endpoints: int | None = None
 
     def size(self, scenario: Scenario, rate: float) -> int:
-        """Requests of one run."""
-        seconds = scenario.quick_s if self.set_name == "quick" else scenario.full_s
-        return self.requests or max(LEAST_REQUESTS, round(rate * seconds))
+        """Requests of one run; sets differ in the number of runs."""
+        return self.requests or max(LEAST_REQUESTS, round(rate * scenario.quick_s))
+
+    def of(self, table: str) -> tuple[Scenario, ...]:
+        """Scenarios of a table, on the engines and in the number asked for."""
+        own = TABLES[table].scenarios
+        if own is None or self.asked:
+            return self.scenarios
+        return tuple(self.fit(ALL[name]) for name in own)
+
+    def fit(self, scenario: Scenario) -> Scenario:
+        """The scenario on the engines and in the number asked for."""
+        return _fitted(scenario, self.engine, self.endpoints)
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -69,27 +71,36 @@ def parse(argv: Sequence[str]) -> Options:
     parser = _parser()
     given = parser.parse_args(argv)
     size = SETS[given.set]
-    chosen = _scenarios(given)
-    if given.engine is not None:
-        profile = find_engine(given.engine)
-        chosen = [scenario.with_engine(profile) for scenario in chosen]
+    asked = given.scenario is not None or given.trace is not None
+    engine = find_engine(given.engine) if given.engine is not None else None
+    endpoints = None
     if given.endpoints is not None:
-        count = _whole("--endpoints", given.endpoints, 1, MOST_ENDPOINTS)
-        chosen = [scenario.with_endpoints(count) for scenario in chosen]
+        endpoints = _whole("--endpoints", given.endpoints, 1, MOST_ENDPOINTS)
+    chosen = [_fitted(scenario, engine, endpoints) for scenario in _scenarios(given)]
+    usual = tuple(name for name in size.tables if not asked or TABLES[name].scenarios is None)
     loads = _loads(given.loads) if given.loads is not None else None
     return Options(
         set_name=given.set,
         scenarios=tuple(chosen),
+        asked=asked,
         policies=_names("--policy", given.policy, policies.names()),
         loads=loads,
         seeds=_whole("--seeds", given.seeds, 1, MOST_SEEDS) if given.seeds is not None else size.seeds,
-        tables=_names("--tables", given.tables, TABLES) if given.tables is not None else size.tables,
+        tables=_names("--tables", given.tables, tuple(TABLES)) if given.tables is not None else usual,
         requests=(
             _whole("--requests", given.requests, LEAST_REQUESTS, MOST_REQUESTS) if given.requests is not None else None
         ),
         out=_directory(given.out),
         workers=_whole("--workers", given.workers, 1, 256),
+        engine=engine,
+        endpoints=endpoints,
     )
+
+
+def _fitted(scenario: Scenario, engine: Profile | None, endpoints: int | None) -> Scenario:
+    if engine is not None:
+        scenario = scenario.with_engine(engine)
+    return scenario if endpoints is None else scenario.with_endpoints(endpoints)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -86,10 +86,10 @@ def main(argv: list[str]) -> int:
 
 def _better_guess(scenario: Scenario, table: str) -> Scenario:
     """The median of what other draws had, by the speed of their engines."""
-    from poolpilot_lab.bench.routing.execute import TABLES
+    from poolpilot_lab.bench.routing.sets import TABLES
     from poolpilot_lab.sim.capacity import speed
 
-    world = scenario.steady_world(TABLES[table])
+    world = scenario.steady_world(TABLES[table].variation)
     found = [rate / speed(world, int(seed)) for seed, rate in _found(_stored(), scenario, table).items()]
     return replace(scenario, guess=statistics.median(found)) if found else scenario
 

@@ -1,133 +1,188 @@
-"""`report.md`: what was run, poolpilot against every baseline, each scenario, losses, sources."""
+"""`report.md`: which bars hold, what was run, poolpilot against every baseline, each scenario, losses, sources."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from poolpilot_lab.bench.routing.statistics import geometric_mean
+from poolpilot_lab.bench.routing.bars import ENOUGH_DRAWS, FULL, NAMES, losses, verdicts
+from poolpilot_lab.bench.routing.sets import TABLES
+from poolpilot_lab.bench.routing.statistics import short, shown
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE
+from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, REFERENCES
 from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
 from poolpilot_lab.sim.trip import POOLPILOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-LOSS: Final = 1.05
-"""Above this a ratio of latencies is a loss (of goodput: below its inverse)."""
-FULL: Final = 0.9
-"""Up to this load nobody may starve and everybody is admitted."""
-VARIED: Final = ("ladder", "ablation")
-TITLES: Final = {
-    "results": "Hidden speeds (±26 %), poolpilot with the generic prior",
-    "identical": "Identical hardware, poolpilot with the generic prior",
-    "profile": "Hidden speeds, poolpilot with the published coefficients",
-    "ladder": "Ladder: poolpilot with more knowledge",
-    "ablation": "Ablation: poolpilot with a term less",
-}
-_NAMES: Final = {
-    "ttft_p99_ms": "TTFT p99",
-    "e2e_mean_ms": "E2E mean",
-    "e2e_p99_ms": "E2E p99",
-    "tpot_p99_ms": "TPOT p99",
-    "goodput_rps": "goodput",
-}
+LEAST_DRAWS: Final = 5
+LEAST_REQUESTS: Final = 10_000
+ATTAINED: Final = 0.95
 
 
 def report(tables: Mapping[str, Runs], set_name: str, sources: Mapping[str, str]) -> str:
     """The whole report as Markdown."""
-    parts = [_head(tables, set_name)]
+    parts = _head(tables, set_name)
     for name, runs in tables.items():
         if runs.runs:
-            parts += [f"## {TITLES[name]}", *(_varied(runs) if name in VARIED else _table_parts(runs))]
+            parts += [f"## {TABLES[name].title}", *_table(name, runs)]
     parts += ["## Sources", _sources(tables, sources)]
     return "\n\n".join(parts) + "\n"
 
 
-def _head(tables: Mapping[str, Runs], set_name: str) -> str:
+def _table(name: str, runs: Runs) -> Iterable[str]:
+    if TABLES[name].varied:
+        return _varied(runs)
+    if name == "endpoints":
+        return _endpoints_needed(runs)
+    return _table_parts(runs)
+
+
+def _head(tables: Mapping[str, Runs], set_name: str) -> list[str]:
     main = tables.get("results", Runs([]))
-    losses = sum(len(_losses(main, cell)) for cell in main.cells)
+    made = verdicts(tables)
+    count = Counter(verdict.outcome for verdict in made)
     seeds = max((main.seeds(cell) for cell in main.cells), default=0)
     requests = [run.figures["requests"] for run in main.runs]
-    lines = [
+    total = min((sum(main.values(c, p, "requests")) for c in main.cells for p in main.policies(c)), default=0)
+    marks = {"met": "✓ met", "missed": "✗ **missed**", "open": "– open"}
+    lines = [f"* {marks[verdict.outcome]}: {verdict.bar}. {verdict.found or 'no runs'}." for verdict in made]
+    return [
         "# Routing benchmark",
         (
-            f"Set `{set_name}`: {len(main.runs)} runs, {len(main.cells)} scenarios × loads, {seeds} seed(s) each, "
-            f"{min(requests, default=0):,} to {max(requests, default=0):,} measured requests a run. "
-            f"Against the best baseline by goodput of each cell poolpilot loses more than 5 % on {losses} figure(s); "
-            "they are listed."
+            f"All of it is simulated. Of {len(made)} bars {count['met']} are met, {count['missed']} missed, "
+            f"{count['open']} open (not run, or with fewer than {ENOUGH_DRAWS} hidden draws: their figures are hints):"
+        ),
+        "\n".join(lines),
+        (
+            f"Set `{set_name}`: {len(main.runs)} runs, {len(main.cells)} scenarios × loads, {seeds} hidden draw(s) "
+            f"each, {min(requests, default=0):,} to {max(requests, default=0):,} measured requests a run, {total:,} at "
+            "least over all draws of a cell. Ratios are geometric means over draws, paired on the same arrivals and "
+            "engines, with the 95 % t interval of their logarithms in brackets; a ratio counts as 100 at most."
         ),
         (
-            "All figures are **simulated**. The engine model's time per output token is validated on measured rows; "
-            "its time to first token is not, so only rankings and ratios are claimed.\n"
-            "Loads are shares ρ of the highest rate at which the greedy oracle's backlog stays bounded, found for each "
-            "hidden draw. Rejected and unfinished requests count as infinitely late.\n"
-            "The world has hidden speeds per endpoint, step noise, stalls and late telemetry."
+            "The engine model's time per output token is validated on measured rows; its time to first token is not, "
+            "so only rankings and ratios are claimed. Loads are shares ρ of the highest rate at which the greedy "
+            "oracle's backlog stays bounded, found for each hidden draw. Refused and unfinished requests count as infinitely "
+            "late. The world has hidden speeds per endpoint (but for identical hardware), tabulated step times that "
+            "differ from the formula, step noise, stalls and late telemetry."
         ),
+        *_rule(seeds, total),
+        *_waits(main),
     ]
-    ours = [run.figures for run in main.runs if run.policy == POOLPILOT]
-    below = [run for run in main.runs if run.policy == POOLPILOT and run.load <= FULL]
-    if ours:
-        starved = sum(run.figures["starved"] for run in below)
-        admitted = min((run.figures["admitted"] for run in below), default=1.0)
-        longest = max(figures["longest_wait_ms"] for figures in ours)
-        lines.append(
-            f"Under poolpilot at ρ ≤ {FULL:g}: {starved} starved requests, {100 * admitted:.4g} % admitted at least; "
-            f"the longest wait for a first token at any load was {_short(longest / 1000.0)} s."
-        )
-    if seeds < 5 or min(requests, default=0) < 10_000:
-        lines.append(
-            "**This run breaks the sample-size rule** (at least 5 seeds and 10,000 requests after warm-up): "
-            "differences of a few percent mean nothing."
-        )
-    return "\n\n".join(lines)
+
+
+def _rule(seeds: int, requests: float) -> list[str]:
+    if seeds >= LEAST_DRAWS and requests >= LEAST_REQUESTS:
+        return []
+    said = (
+        f"**This run breaks the sample-size rule** (at least {LEAST_DRAWS} draws and {LEAST_REQUESTS:,} requests after "
+        "warm-up in each cell): differences of a few percent mean nothing."
+    )
+    return [said]
+
+
+def _waits(main: Runs) -> list[str]:
+    ours = [run for run in main.runs if run.policy == POOLPILOT]
+    if not ours:
+        return []
+    longest = max(ours, key=lambda run: run.figures["longest_wait_ms"])
+    wait = short(longest.figures["longest_wait_ms"] / 1000.0)
+    where = f"{longest.scenario}, ρ {longest.load:.2g}"
+    return [f"Under poolpilot the longest wait for a first token was {wait} s ({where})."]
 
 
 def _table_parts(runs: Runs) -> Iterable[str]:
-    for load in sorted({cell.load for cell in runs.cells}):
-        table = _overall(runs, load)
+    below = [cell for cell in runs.cells if cell.load <= FULL + 1e-9]
+    groups = [(f"ρ {load:.2g}", [c for c in runs.cells if c.load == load]) for load in sorted({c.load for c in below})]
+    if len(groups) > 1:
+        groups.append((f"all loads up to {FULL:g}", below))
+    for title, cells in groups:
+        table = _overall(runs, cells)
         if table:
-            scenarios = ", ".join(cell.scenario for cell in runs.cells if cell.load == load)
-            yield f"### ρ {load:.2g}: poolpilot ÷ baseline, geometric mean over {scenarios}"
+            names = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
+            yield f"### {title}: poolpilot ÷ baseline, geometric mean over {names}"
             yield table
+    found = [loss for cell in below for loss in losses(runs, cell)]
+    sure = [str(loss) for loss in found if loss.sure]
+    wide = [str(loss) for loss in found if not loss.sure]
+    if sure:
+        yield "**Losses** of more than 5 % to the best baseline by goodput: " + "; ".join(sure) + "."
+    if wide:
+        yield "Losses of more than 5 % that the intervals do not exclude: " + "; ".join(wide) + "."
     for cell in runs.cells:
         yield f"### {cell.scenario}, ρ {cell.load:.2g}"
         yield _cell(runs, cell)
-        groups = _groups(runs, cell)
-        if groups:
-            yield groups
+        split = _groups(runs, cell)
+        if split:
+            yield split
         best = runs.best_baseline(cell)
         if best is not None and POOLPILOT in runs.policies(cell):
             yield _against_best(runs, cell, best)
 
 
 def _varied(runs: Runs) -> Iterable[str]:
-    """Each variant against poolpilot as it is: geometric mean over the cells, and where it differs most."""
-    variants = [policy for policy in runs.policies(runs.cells[0]) if policy not in (POOLPILOT, ORACLE)]
-    rows = []
-    for variant in variants:
-        means = [
-            _short(geometric_mean(runs.ratio(cell, variant, POOLPILOT, name).value for cell in runs.cells))
-            for name in COMPARED
+    """Each variant against poolpilot as it is: over all cells, then cell by cell."""
+    variants = [policy for policy in runs.policies(runs.cells[0]) if policy not in (POOLPILOT, *REFERENCES)]
+    groups = [("all", runs.cells)] if len(runs.cells) > 1 else []
+    groups += [(f"{cell.scenario}, ρ {cell.load:.2g}", [cell]) for cell in runs.cells]
+    for title, cells in groups:
+        rows = [
+            [
+                variant.removeprefix(POOLPILOT),
+                *(shown(runs.overall(cells, variant, POOLPILOT, name)) for name in COMPARED),
+            ]
+            for variant in variants
         ]
-        tails = {cell: runs.ratio(cell, variant, POOLPILOT, "ttft_p99_ms").value for cell in runs.cells}
-        ends = sorted(tails, key=lambda cell: -tails[cell])
-        where = "; ".join(f"{cell.scenario} {cell.load:.2g}: {_short(tails[cell])}" for cell in (ends[0], ends[-1]))
-        rows.append([variant.removeprefix(POOLPILOT), *means, where])
-    cells = ", ".join(f"{cell.scenario} {cell.load:.2g}" for cell in runs.cells)
-    yield f"Variant ÷ poolpilot, geometric mean over {cells}."
-    yield markdown(["variant", *(_NAMES[name] for name in COMPARED), "TTFT p99, highest and lowest"], rows)
+        yield f"Variant ÷ poolpilot, {title}:"
+        yield markdown(["variant", *(NAMES[name] for name in COMPARED)], rows)
 
 
-def _overall(runs: Runs, load: float) -> str:
+def _endpoints_needed(runs: Runs) -> Iterable[str]:
+    """How many endpoints keep the targets for the same traffic: from the highest load that a policy bears."""
+    rows = []
+    scenarios = list(dict.fromkeys(cell.scenario for cell in runs.cells))
+    policies = [p for p in (POOLPILOT, *BASELINES, *REFERENCES) if p in runs.policies(runs.cells[0])]
+    bears = {(s, p): _bearable(runs, s, p) for s in scenarios for p in policies}
+    for policy in policies:
+        row = [policy]
+        for scenario in scenarios:
+            ours, theirs = bears[scenario, POOLPILOT], bears[scenario, policy]
+            row.append(f"{theirs:.2f} → × {ours / theirs:.2f}" if theirs else "below the lowest load")
+        rows.append(row)
+    yield (
+        f"The highest load at which {100 * ATTAINED:g} % of the requests meet both targets (interpolated between the "
+        "loads that were run), and from it the endpoints needed for the same traffic, as a multiple of what poolpilot "
+        "needs. That a pool of another size caches otherwise is left out."
+    )
+    yield markdown(["policy", *scenarios], rows)
+
+
+def _bearable(runs: Runs, scenario: str, policy: str) -> float:
+    """0 when even the lowest load is too high."""
+    before: tuple[float, float] | None = None
+    for cell in sorted((cell for cell in runs.cells if cell.scenario == scenario), key=lambda cell: cell.load):
+        values = runs.values(cell, policy, "good_share")
+        share = sum(values) / len(values)
+        if share < ATTAINED:
+            if before is None:
+                return 0.0
+            load, above = before
+            return load + (above - ATTAINED) / (above - share) * (cell.load - load)
+        before = (cell.load, share)
+    return before[0] if before else 0.0
+
+
+def _overall(runs: Runs, cells: Sequence[Cell]) -> str:
     rows = []
     for baseline in BASELINES:
-        ratios = runs.overall(load, baseline)
-        if not math.isnan(ratios["ttft_p99_ms"]):
-            rows.append([baseline, *(_short(ratios[name]) for name in COMPARED)])
-    return markdown(["baseline", *(_NAMES[name] for name in COMPARED)], rows) if rows else ""
+        ratios = [runs.overall(cells, POOLPILOT, baseline, name) for name in COMPARED]
+        if not math.isnan(ratios[0].value):
+            rows.append([baseline, *map(shown, ratios)])
+    return markdown(["baseline", *(NAMES[name] for name in COMPARED)], rows) if rows else ""
 
 
 _COLUMNS: Final = (
@@ -147,7 +202,7 @@ def _cell(runs: Runs, cell: Cell) -> str:
     order = [name for name in (POOLPILOT, *BASELINES, CENTRAL_QUEUE, ORACLE) if name in there]
     rows = []
     for policy in order:
-        values = [_short(runs.mean(cell, policy, name)) for name, _ in _COLUMNS]
+        values = [short(runs.mean(cell, policy, name)) for name, _ in _COLUMNS]
         shares = runs.values(cell, policy, "cached_token_share")
         rows.append([policy, *values, f"{sum(shares) / len(shares):.3f}"])
     return markdown(["policy", *(title for _, title in _COLUMNS), "cached"], rows)
@@ -160,47 +215,39 @@ def _groups(runs: Runs, cell: Cell) -> str:
         if policy not in runs.policies(cell):
             continue
         figures = runs.first(cell, policy).figures
-        classes = [f"{name} {_short(group['ttft_p99_ms'])}" for name, group in figures.get("by_class", {}).items()]
+        classes = [f"{name} {short(group['ttft_p99_ms'])}" for name, group in figures.get("by_class", {}).items()]
         if classes:
             lines.append(f"{policy}, TTFT p99 ms by class: {', '.join(classes)}.")
         tenants = figures.get("by_tenant", {})
         if tenants:
             worst = max(tenants, key=lambda name: tenants[name]["ttft_p99_ms"])
             lines.append(
-                f"{policy}: worst tenant {worst} with TTFT p99 {_short(tenants[worst]['ttft_p99_ms'])} ms, "
-                f"service gap {_short(figures['fairness_gap_tokens'])} tokens."
+                f"{policy}: worst tenant {worst} with TTFT p99 {short(tenants[worst]['ttft_p99_ms'])} ms, "
+                f"service gap {short(figures['fairness_gap_tokens'])} tokens."
             )
     return "\n".join(lines)
 
 
-def _losses(runs: Runs, cell: Cell) -> list[str]:
-    best = runs.best_baseline(cell)
-    if best is None or POOLPILOT not in runs.policies(cell):
-        return []
-    found = []
-    for name in ("ttft_p99_ms", "e2e_p99_ms", "tpot_p99_ms", "goodput_rps"):
-        ratio = runs.ratio(cell, POOLPILOT, best, name).value
-        if (1.0 / ratio if name == "goodput_rps" else ratio) > LOSS:
-            found.append(name)
-    return found
-
-
 def _against_best(runs: Runs, cell: Cell, best: str) -> str:
-    parts = []
-    losses = _losses(runs, cell)
-    for name in COMPARED:
-        ratio = runs.ratio(cell, POOLPILOT, best, name)
-        interval = "" if math.isinf(ratio.high) else f" ({_short(ratio.low)}–{_short(ratio.high)})"
-        parts.append(f"{_NAMES[name]} {_short(ratio.value)}{interval}{' **loss**' if name in losses else ''}")
+    lost = {loss.name for loss in losses(runs, cell) if loss.sure}
+    parts = [
+        f"{NAMES[name]} {shown(runs.ratio(cell, POOLPILOT, best, name))}{' **loss**' if name in lost else ''}"
+        for name in COMPARED
+    ]
     lines = [f"poolpilot ÷ {best} (best baseline by goodput): " + ", ".join(parts) + "."]
     if ORACLE in runs.policies(cell):
-        oracle = runs.ratio(cell, POOLPILOT, ORACLE, "ttft_mean_ms").value
+        oracle = shown(runs.ratio(cell, POOLPILOT, ORACLE, "ttft_mean_ms"))
         limit = runs.mean(cell, POOLPILOT, "ttft_mean_ms") / runs.mean(cell, POOLPILOT, "limit_ttft_mean_ms")
         tail = runs.mean(cell, POOLPILOT, "ttft_p99_ms") / runs.mean(cell, POOLPILOT, "limit_ttft_p99_ms")
         reuse = runs.ratio(cell, POOLPILOT, ORACLE, "cached_token_share").value
+        alone = runs.mean(cell, POOLPILOT, "ttft_mean_ms") / runs.mean(cell, POOLPILOT, "alone_mean_ms")
+        line = f"Mean TTFT {oracle} × greedy oracle"
+        if CENTRAL_QUEUE in runs.policies(cell):
+            line += f", {shown(runs.ratio(cell, POOLPILOT, CENTRAL_QUEUE, 'ttft_mean_ms'))} × central queue (L3)"
         lines.append(
-            f"Mean TTFT {_short(oracle)} × greedy oracle, {_short(limit)} × limit; p99 {_short(tail)} × limit; reuse "
-            f"{_short(reuse)} × oracle's, ceiling {runs.mean(cell, POOLPILOT, 'reuse_ceiling'):.3f}."
+            f"{line}, {short(alone)} × alone on an idle engine (L1), {short(limit)} × pooled limit (L2); p99 "
+            f"{short(tail)} × limit (L4); reuse {short(reuse)} × oracle's, ceiling (L0) "
+            f"{runs.mean(cell, POOLPILOT, 'reuse_ceiling'):.3f}."
         )
     return "\n".join(lines)
 
@@ -215,14 +262,6 @@ def _sources(tables: Mapping[str, Runs], sources: Mapping[str, str]) -> str:
 def _summary(name: str) -> str:
     known = SCENARIOS | VARIANTS
     return known[name].summary if name in known else "a recorded trace"
-
-
-def _short(value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞"
-    return f"{value:.2f}" if value < 10.0 else f"{value:,.0f}"
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from poolpilot_lab.bench.routing.statistics import Ratio, geometric_mean, paired
+from poolpilot_lab.bench.routing.statistics import Ratio, geometric_mean, log_ratio, of_logs, paired
 from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.policies import ORACLE
-from poolpilot_lab.sim.trip import POOLPILOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FIELDS: Final = (
     *("scenario", "load", "policy", "seed", "requests", "admitted", "starved"),
@@ -87,6 +89,10 @@ class Runs:
         """Geometric mean over seeds."""
         return geometric_mean(self.values(cell, policy, name))
 
+    def of(self, cell: Cell, policy: str) -> list[Run]:
+        """Its runs there, by seed."""
+        return [run for _, run in sorted(self._by[cell, policy].items())]
+
     def first(self, cell: Cell, policy: str) -> Run:
         """The run of the lowest seed."""
         return min(self._by[cell, policy].items())[1]
@@ -110,10 +116,21 @@ class Runs:
 
         return max(there, key=merit) if there else None
 
-    def overall(self, load: float, baseline: str) -> dict[str, float]:
-        """Geometric mean over the scenarios at a load of poolpilot ÷ a baseline, by figure."""
-        cells = [cell for cell in self.cells if cell.load == load and {POOLPILOT, baseline} <= set(self.policies(cell))]
+    def logs(self, cell: Cell, ours: str, theirs: str, name: str) -> dict[int, float]:
+        """Logarithm of ours ÷ theirs by seed."""
+        mine, other = self._by[cell, ours], self._by[cell, theirs]
         return {
-            name: geometric_mean(self.ratio(cell, POOLPILOT, baseline, name).value for cell in cells)
-            for name in COMPARED
+            seed: log_ratio(mine[seed].figures[name], other[seed].figures[name])
+            for seed in sorted(mine.keys() & other.keys())
         }
+
+    def overall(self, cells: Sequence[Cell], ours: str, theirs: str, name: str) -> Ratio:
+        """Geometric mean over the cells of ours ÷ theirs; the interval is that over hidden draws."""
+        by_seed: dict[int, list[float]] = defaultdict(list)
+        there = [cell for cell in cells if {ours, theirs} <= set(self.policies(cell))]
+        for cell in there:
+            for seed, log in self.logs(cell, ours, theirs, name).items():
+                by_seed[seed].append(log)
+        # A draw that a cell has not yet would shift the mean by that cell's own ratio.
+        whole = [sum(logs) / len(logs) for logs in by_seed.values() if len(logs) == len(there)]
+        return of_logs(whole)

@@ -1,0 +1,119 @@
+"""What a set runs: tables, each in a world, with its scenarios, loads and policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_lab.sim.trip import POOLPILOT
+from poolpilot_lab.sim.variants import ABLATION, LADDER, SHARING
+from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
+
+if TYPE_CHECKING:
+    from poolpilot_lab.engine.model import Variation
+
+MIDDLE: Final = (0.7,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One file of rows."""
+
+    title: str
+    variation: Variation = HIDDEN
+    scenarios: tuple[str, ...] | None = None
+    """Its own ones, where none were asked for; None: all that have a number."""
+    loads: tuple[float, ...] | None = None
+    """Its own ones, where none were asked for; None: the set's."""
+    policies: tuple[str, ...] | None = None
+    """Its own ones; None: those asked for."""
+    seeds: int | None = None
+    """Hidden draws at most."""
+    varied: bool = False
+    """Compares poolpilot with itself."""
+
+    @property
+    def same_world(self) -> bool:
+        """Whether highest rates are those of the table `results`."""
+        return self.variation == HIDDEN
+
+
+TABLES: Final[dict[str, Table]] = {
+    "results": Table(title="Hidden speeds (±26 %), poolpilot with the generic prior"),
+    "identical": Table(title="Identical hardware, poolpilot with the generic prior", variation=IDENTICAL, loads=MIDDLE),
+    "uniform": Table(
+        title="Uniform load on identical hardware: where all tie",
+        variation=IDENTICAL,
+        scenarios=("uniform", "poisson-mix-naive"),
+        loads=MIDDLE,
+    ),
+    "profile": Table(
+        title="Hidden speeds, poolpilot with the published coefficients", loads=MIDDLE, policies=(POOLPILOT,)
+    ),
+    "events": Table(
+        title="One endpoint slowed, one failing fast, one picker with telemetry every 50 ms and every 5 s",
+        scenarios=("S10-slow", "S11-fail", "S12-1-50", "S12-1-5000"),
+        loads=MIDDLE,
+    ),
+    "kill": Table(
+        title="One of eight dies at ρ 0.8",
+        scenarios=("S11-kill",),
+        loads=(0.8,),
+        policies=(POOLPILOT, "lmetric", "least-request"),
+    ),
+    "endpoints": Table(
+        title="Endpoints needed for the same traffic",
+        scenarios=("S1", "S6", "poisson-mix"),
+        loads=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
+        seeds=5,
+    ),
+    "adapters": Table(
+        title="LoRA adapters: number, skew and slots",
+        scenarios=tuple(
+            f"S8-{number}-{zipf:.1f}-{slots}"
+            for number, zipf, slots in (
+                *((27, zipf, 4) for zipf in (1.0, 1.2)),
+                *((number, zipf, slots) for number in (100, 1_000) for zipf in (1.0, 1.2) for slots in (4, 8)),
+            )
+        ),
+        loads=MIDDLE,
+        policies=(POOLPILOT, "lora-affinity", "least-request"),
+    ),
+    "ladder": Table(
+        title="Ladder: poolpilot with more knowledge",
+        scenarios=("S1", "S6", "poisson-mix"),
+        loads=MIDDLE,
+        policies=tuple(LADDER),
+        varied=True,
+    ),
+    "ablation": Table(
+        title="Ablation: poolpilot with a term less",
+        scenarios=("S1", "S6", "poisson-mix"),
+        loads=MIDDLE,
+        policies=tuple(ABLATION),
+        varied=True,
+    ),
+    "sharing": Table(
+        title="Four pickers, telemetry every 5 s: what each kind of sharing buys back",
+        scenarios=("S12", "S1-4-5000", "S8-4-5000"),
+        loads=MIDDLE,
+        policies=tuple(SHARING),
+        varied=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a set runs."""
+
+    loads: tuple[float, ...]
+    seeds: int
+    tables: tuple[str, ...]
+    """Where no scenarios were asked for; else those without scenarios of their own."""
+
+
+SETS: Final = {
+    "quick": Size((0.7,), 1, ("results", "uniform")),
+    "full": Size((0.5, 0.7, 0.9), 20, tuple(TABLES)),
+}
