@@ -51,6 +51,8 @@ async def site(cluster: Stage, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     )
     await space.available("llama-picker")
     await space.available("llama")
+    # Envoy asks for the picker's name every five seconds.
+    await until(lambda: answers(envoy), "nothing is answered")
     yield space, envoy
     await space.kubectl("delete", "namespace", space.name, "--wait=false")
 
@@ -68,7 +70,13 @@ async def answered(space: Space, envoy: str, requests: int = 30) -> Counter[str]
     return seen
 
 
-async def scaled(space: Space, envoy: str, replicas: int) -> None:
+async def answers(envoy: str, status: int = 200) -> bool:
+    """Whether a request is answered so."""
+    with contextlib.closing(HttpClient(envoy, HTTP)) as client:
+        return (await ask(client, "llama", "anybody?")).status == status
+
+
+async def scaled(space: Space, replicas: int) -> None:
     """Until as many engines answer."""
     await space.kubectl("scale", "deployment/llama", f"--replicas={replicas}")
     await space.available("llama")
@@ -90,26 +98,17 @@ async def test_scaling_under_load_fails_nothing(site: tuple[Space, str]) -> None
     async with Load(envoy, HTTP, "llama") as load:
         await load.more(50)
         for replicas in (6, 2):
-            await scaled(space, envoy, replicas)
+            await scaled(space, replicas)
             await load.more(50)
     assert load.failures == []
     assert len(load.answered) >= 6, "new engines are used"
     pods = await space.ready("llama")
     assert set(await answered(space, envoy)) <= set(pods)
 
-    await scaled(space, envoy, 0)
-    with contextlib.closing(HttpClient(envoy, HTTP)) as client:
-
-        async def refuses() -> bool:
-            return (await ask(client, "llama", "anybody?")).status == 503
-
-        await until(refuses, "without endpoints requests are not refused")
-        await scaled(space, envoy, 2)
-
-        async def answers() -> bool:
-            return (await ask(client, "llama", "anybody?")).status == 200
-
-        await until(answers, "the pool does not come back")
+    await scaled(space, 0)
+    await until(lambda: answers(envoy, 503), "without endpoints requests are not refused")
+    await scaled(space, 2)
+    await until(lambda: answers(envoy), "the pool does not come back")
     assert set(await answered(space, envoy)) <= set(await space.ready("llama"))
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import aiohttp
 import msgspec
 
 from poolpilot_lab.client.chat import INSTANCE, OUTPUT_TOKENS, PATH
@@ -26,15 +27,15 @@ _KEPT: Final = 20
 
 async def get(host: str, path: str, port: int = 80) -> tuple[int, str]:
     """Status and body; (0, reason) without an answer."""
-    client = HttpClient(host, port)
     try:
-        async with asyncio.timeout(_WAIT_S):
-            answer = await client.get(path)
-    except (ClientError, TimeoutError) as error:
+        async with (
+            asyncio.timeout(_WAIT_S),
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{host}:{port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+    except (aiohttp.ClientError, OSError) as error:
         return 0, str(error) or "no answer"
-    finally:
-        client.close()
-    return answer.status, answer.body.decode()
 
 
 def chat(model: str, words: str) -> bytes:

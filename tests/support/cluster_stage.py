@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 HELM: Final = GoProgram(TOOLS / "helm", "helm.sh/helm/v4/cmd/helm")
 REGISTRY: Final = "ghcr.io/poolpilot"
-ENGINE: Final = f"{REGISTRY}/engine:test"
-PICKER: Final = f"{REGISTRY}/picker:test"
-ENVOY: Final = "docker.io/envoyproxy/envoy:v1.40.0"
 _WAIT_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 
@@ -41,12 +38,13 @@ class CommandError(Exception):
 
 
 def images() -> dict[str, Image]:
-    """What stands for the images that the charts and the tests name."""
+    """What stands for the images that the charts and the tests name: ours are described by images/Dockerfile."""
     module = (sys.executable, "-m")
+    env = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return {
-        f"{REGISTRY}/picker": Image(entrypoint=(*module, "poolpilot_picker")),
-        f"{REGISTRY}/operator": Image(entrypoint=(*module, "poolpilot_operator")),
-        f"{REGISTRY}/engine": Image(entrypoint=(*module, "poolpilot_lab.engine.server")),
+        f"{REGISTRY}/picker": Image((*module, "poolpilot_picker"), env=env),
+        f"{REGISTRY}/operator": Image((*module, "poolpilot_operator"), env=env),
+        f"{REGISTRY}/lab": Image((*module, "poolpilot"), env=env),
         "docker.io/envoyproxy/envoy": Image(entrypoint=(str(envoy_path()),)),
         "docker.io/library/python": Image(entrypoint=(sys.executable,)),
         "docker.io/library/busybox": Image(cmd=("sh",)),

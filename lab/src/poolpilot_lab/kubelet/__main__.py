@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="probe at least so often",
     )
+    made.add_argument(
+        "--software", type=Path, action="append", default=[], help="a folder that no volume may hide; repeatable"
+    )
     return made
 
 
@@ -68,6 +71,7 @@ async def run(args: argparse.Namespace) -> None:
             sources=store,
             pace=Pace(most_period_s=args.most_probe_period),
             allocatable=ALLOCATABLE,
+            software=tuple(args.software),
         )
 
     async with KubeApi(granted, user_agent="kubelet") as kube, Api(granted.server, granted.tls) as api:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,7 +17,6 @@ from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
-    from pathlib import Path
 
     from poolpilot_lab.kubelet.images import Image
 
@@ -70,5 +71,13 @@ def _kubelet(plane: ControlPlane, images: Mapping[str, Image], most_probe_period
         f"--tls-cert={certificate}",
         f"--tls-key={key}",
         f"--most-probe-period={most_probe_period_s}",
+        *(f"--software={one}" for one in sorted(_software())),
     ]
-    return Child("kubelet", argv, log=plane.folder / "kubelet.log", out=folder / "said")
+    # As in an image with Python: `python` is this one.
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return Child("kubelet", argv, log=plane.folder / "kubelet.log", out=folder / "said", env=env)
+
+
+def _software() -> set[Path]:
+    """Where this Python lies, and what it imports of ours: a checkout may lie in /tmp, which pods make their own."""
+    return {Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[4]}

@@ -41,7 +41,7 @@ class Secret(Object, frozen=True):
 class NodeServiceSpec(ServiceSpec, frozen=True):
     """With the address that a node has to serve."""
 
-    cluster_ip: str = ""
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
     publish_not_ready_addresses: bool = False
 
 

@@ -56,6 +56,8 @@ class Node:
     sources: Sources
     pace: Pace
     allocatable: Mapping[str, str]
+    software: tuple[Path, ...] = ()
+    """Folders with the programs of images: seen in every container, also where a volume lies over them."""
 
 
 class Pod:
@@ -329,7 +331,12 @@ class Pod:
             source = source.resolve() if one.get("subPath") else source
             read_only = bool(one.get("readOnly")) or not own
             mounts.append({"source": str(source), "target": one["mountPath"], "read_only": read_only})
-        return [*mounts, *self._etc()]
+        hidden = [
+            {"source": str(one), "target": str(one)}
+            for one in self._node.software
+            if any(one.is_relative_to(mount["target"]) for mount in mounts)
+        ]
+        return [*mounts, *hidden, *self._etc()]
 
     def _etc(self) -> list[Json]:
         namespace = self.pod.metadata.namespace
