@@ -69,10 +69,10 @@ async def calls_per_page(*, idle: bool, mode: str) -> tuple[float, float]:
 
 
 CEILINGS = {
-    (True, "full"): ((66, 67), (72, 81)),
-    (False, "full"): ((60, 72), (65, 110)),
-    (True, "selected"): ((62, 61), (67, 74)),
-    (False, "selected"): ((56, 67), (62, 107)),
+    (True, "full"): ((47, 44), (59, 61)),
+    (False, "full"): ((40, 43), (58, 96)),
+    (True, "selected"): ((47, 45), (65, 67)),
+    (False, "selected"): ((40, 44), (63, 102)),
 }
 """Of an idle engine or not, and the mode: (Python, built-in) with the compiled core and with the reference."""
 

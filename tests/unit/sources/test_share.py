@@ -55,7 +55,7 @@ async def test_one_turn_starts_a_few_reads_only():
     engines = Engines(500, cost_ms=0.0)
     await engines.start()
     engines.now += 1_000.0
-    assert engines.source.start_due() <= 16
+    assert engines.source.start_due() <= 32
 
 
 async def test_time_that_was_not_used_is_not_saved_up():

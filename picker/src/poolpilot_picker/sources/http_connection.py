@@ -141,8 +141,7 @@ class Connection(asyncio.BufferedProtocol):
             # Not before something arrives: answers that arrive whole all use the same one, which the processor's
             # cache holds.
             self._buffer = _BUFFERS.take()
-        view = memoryview(self._buffer)
-        return view[self._filled :] if self._filled else view
+        return memoryview(self._buffer)[self._filled :] if self._filled else self._buffer
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
@@ -150,8 +149,15 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()  # bytes nobody asked for: the connection cannot be trusted any more
             return
         self._heard = True
-        self._filled += nbytes
+        filled = self._filled = self._filled + nbytes
+        head = self._last_head
         try:
+            # Nearly all: an answer with the head of the one before, whole and nothing behind it.
+            if head is not None and self._head is None and self._reader is None and head.keep_alive:
+                place = same_head(self._buffer, filled, self._before, self._behind)
+                if place is not None and place[1] == filled and filled - place[0] <= self._limit:
+                    self._end(Answer(head.status, head.fields, self._buffer, place[0], filled))
+                    return
             self._received()
         except FetchError as error:
             self.abort(error)
