@@ -21,6 +21,7 @@ VARIANTS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     },
     ("poolpilot", "bare"): {
         "leaderElection": False,
+        "upstreamCRDs": "never",
         "serviceAccount": {"create": False, "name": "given"},
         "rbac": {"create": False},
         "picker": {"create": False},

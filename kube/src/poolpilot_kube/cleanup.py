@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,6 +21,7 @@ from poolpilot_kube.api import KubeApi
 from poolpilot_kube.errors import AccessError, KubeError, RefusedError
 from poolpilot_kube.names import MANAGED_BY, MANAGED_BY_LABEL, OUR_GROUP, PICKER_LABEL, PICKER_NAMESPACE_LABEL
 from poolpilot_kube.objects import Object, Resource
+from poolpilot_kube.patience import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -104,7 +106,7 @@ class Cleanup:
         paths = []
         for resource, path in self._collections:
             try:
-                said = await self._api.get(path, self._query)
+                said = await patiently(partial(self._api.get, path, self._query), sleep=self._sleep)
             except RefusedError as error:
                 # A kind that this cluster does not have.
                 if error.status == 404:
@@ -117,7 +119,8 @@ class Cleanup:
     async def _delete(self, path: str) -> bool:
         """False where it was gone already."""
         try:
-            await self._api.send("DELETE", path, {"propagationPolicy": "Background"})
+            query = {"propagationPolicy": "Background"}
+            await patiently(partial(self._api.send, "DELETE", path, query), sleep=self._sleep)
         except RefusedError as error:
             if error.status == 404:
                 return False

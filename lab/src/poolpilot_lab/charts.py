@@ -35,8 +35,9 @@ def derived(charts: Path = CHARTS, crds: Path = CRDS) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for path in sorted(crds.glob("*.yaml")):
         text = path.read_text()
-        files[charts / "poolpilot/crds" / path.name] = text
-        if path.name.startswith(_OURS):
+        ours = path.name.startswith(_OURS)
+        files[charts / "poolpilot" / ("crds" if ours else "upstream-crds") / path.name] = text
+        if ours:
             files[charts / "poolpilot-crds/templates" / path.name] = _kept(path.name, text)
     files[charts / "poolpilot/templates/_rules.tpl"] = _rules()
     for schema_file in sorted(charts.glob("*/values.schema.json")):
@@ -62,7 +63,7 @@ def main() -> int:
 
 def surplus(files: dict[Path, str], charts: Path = CHARTS) -> list[Path]:
     """Copies whose source is gone."""
-    folders = (charts / "poolpilot/crds", charts / "poolpilot-crds/templates")
+    folders = (charts / "poolpilot/crds", charts / "poolpilot/upstream-crds", charts / "poolpilot-crds/templates")
     return [path for folder in folders for path in sorted(folder.glob("*.yaml")) if path not in files]
 
 

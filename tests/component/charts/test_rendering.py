@@ -198,11 +198,33 @@ def test_nobody_may_raise_his_own_rights(helm: Helm, chart: str, variant: str) -
                 assert not {"list", "watch"} & set(rule["verbs"])
 
 
+def test_upstreams_definitions_come_where_there_are_none(helm: Helm) -> None:
+    """Without a cluster to look at, the versions that it serves tell; so GitOps tools do not overwrite any either."""
+    sources = [yaml.safe_load(path.read_text()) for path in (CHARTS / "poolpilot/upstream-crds").iterdir()]
+    made = [one for one in helm.rendered("poolpilot") if one["kind"] == "CustomResourceDefinition"]
+    for one in made:
+        annotations = one["metadata"]["annotations"]
+        assert annotations.pop("helm.sh/resource-policy") == "keep"
+        assert annotations.pop("argocd.argoproj.io/sync-options") == "Prune=false"
+    for one in sources:
+        one["metadata"].setdefault("annotations", {})
+    assert {one["metadata"]["name"]: one for one in made} == {one["metadata"]["name"]: one for one in sources}
+    served = "inference.networking.k8s.io/v1/InferencePool"
+    kinds = {
+        one["spec"]["names"]["kind"]
+        for one in helm.rendered("poolpilot", None, "--api-versions", served)
+        if one["kind"] == "CustomResourceDefinition"
+    }
+    assert kinds == {"InferenceObjective", "InferenceModelRewrite"}
+    never = helm.rendered("poolpilot", {"upstreamCRDs": "never"})
+    assert not [one for one in never if one["kind"] == "CustomResourceDefinition"]
+
+
 def test_two_releases_in_two_namespaces_share_no_name(helm: Helm) -> None:
     first, second = (
         {
             (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])
-            for one in helm.rendered("poolpilot", release="same", namespace=namespace)
+            for one in helm.rendered("poolpilot", {"upstreamCRDs": "never"}, release="same", namespace=namespace)
         }
         for namespace in ("one", "two")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from poolpilot_kube.doctor.models import (
 from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import OUR_GROUP, POOL_GROUP, SERVICE_NAME_LABEL
 from poolpilot_kube.objects import SERVICES, Key, ObjectT, Resource, Service
+from poolpilot_kube.patience import patiently
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -163,7 +165,7 @@ def seen(cluster: Cluster) -> dict[str, int]:
 
 
 async def _served(api: KubeApi) -> frozenset[str]:
-    groups = msgspec.json.decode(await api.get("/apis"), type=_Groups).groups
+    groups = msgspec.json.decode(await patiently(partial(api.get, "/apis")), type=_Groups).groups
     wanted = {group for group, _ in (*RIGHTS, *RIGHTS_CLUSTER)} | {AI_GATEWAY, "inference.networking.x-k8s.io"}
     found = set()
     for group in groups:
@@ -171,7 +173,7 @@ async def _served(api: KubeApi) -> frozenset[str]:
             continue
         for version in group.versions:
             try:
-                said = await api.get(f"/apis/{version.group_version}")
+                said = await patiently(partial(api.get, f"/apis/{version.group_version}"))
             except RefusedError:
                 # A group whose definition is just going.
                 continue
@@ -210,7 +212,7 @@ async def _listed(
 async def _items(api: KubeApi, path: str) -> AsyncIterator[msgspec.Raw]:
     query = {"limit": str(_PAGE)}
     while True:
-        page = msgspec.json.decode(await api.get(path, query), type=_Page)
+        page = msgspec.json.decode(await patiently(partial(api.get, path, query)), type=_Page)
         for item in page.items or ():
             yield item
         if not page.metadata.continue_:
