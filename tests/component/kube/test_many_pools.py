@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
+from api_faults import fault_proxy, plain_kubeconfig
 from control_planes import definitions
-from extproc_client import BUFFERED, NONE, DataPlane, chat
+from extproc_client import BUFFERED, NONE, STREAMED, DataPlane, chat
 from picker_pools import PICKER, Pools, health, pool_ports, service
 from picker_program import PickerProgram
 
@@ -292,6 +294,123 @@ async def test_the_whole_cluster_with_one_watch_of_each(pools: Pools, ready: Con
         await pools.there.remove(f"one-{A.replace('.', '-')}")
         await has(picker, pools, "one")
         await has(picker, other, "one", B)
+
+
+async def test_without_rights_it_says_which_are_missing(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    async with program(ready, tmp_path, "--kubeconfig", str(ready.kubeconfig_of("stranger"))) as picker:
+
+        async def says() -> bool:
+            told = (await picker.json("/readyz"))["detail"]["discovery"]
+            return 'User "stranger" cannot list resource "services"' in told and "not listed yet: Services" in told
+
+        await picker.until(says, "the missing right is not told")
+        assert (await picker.get("/readyz"))[0] == 503
+
+
+async def test_a_port_that_somebody_else_has(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    [port] = pool_ports(1)
+    await pools.serve("one", port)
+    with socket.create_server(("127.0.0.1", port)):
+        async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+            taken = f"cannot listen on 127.0.0.1:{port} for ext_proc: the port is taken"
+            await is_standing(picker, pools, one=(port, taken))
+            assert (await picker.get("/readyz"))[0] == 200, "the other pools are served"
+            assert taken in (await picker.json("/readyz"))["detail"]["pools"]
+
+
+async def test_while_the_api_server_is_away_all_stays(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    """Afterwards what was missed is made good, also a deletion whose event never comes."""
+    first, second = pool_ports(2)
+    await pools.serve("one", first)
+    await pools.run("one", A, B)
+    async with fault_proxy(ready.kubeconfig) as proxy:
+        config = plain_kubeconfig(proxy, tmp_path / "proxy.json")
+        flags = ("--pool-namespaces", pools.name, "--kubeconfig", str(config))
+        async with program(ready, tmp_path, *flags) as picker:
+            await is_standing(picker, pools, one=(first, ""))
+            await has(picker, pools, "one", A, B)
+            # Services, pools, pods, and the two kinds of rules that are there.
+            await proxy.until(lambda: proxy.open_watches == 5)
+            proxy.refuse_always = (503, {})
+            await proxy.cut()
+            await pools.there.remove(f"one-{A.replace('.', '-')}")
+            await pools.serve("two", second)
+
+            async def says() -> bool:
+                return "what was known last stays in force" in (await picker.get("/readyz"))[2]
+
+            await picker.until(says, "the problem is not told")
+            assert (await picker.get("/readyz"))[0] == 200
+            assert await endpoints(picker, pools, "one") == [f"{A}:9", f"{B}:9"]
+            assert await place(first) in (f"{A}:9", f"{B}:9")
+            proxy.refuse_always = None
+            await has(picker, pools, "one", B)
+            await is_standing(picker, pools, one=(first, ""), two=(second, ""))
+            await proxy.until(lambda: proxy.open_watches == 5)
+            # Nothing is heard of the deletion, and the versions to resume from have expired.
+            proxy.transform = lambda line: []
+            await pools.there.remove(f"one-{B.replace('.', '-')}")
+            await pools.leave("two")
+            proxy.transform = lambda line: [line]
+            proxy.inject({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}})
+            await has(picker, pools, "one")
+            await is_standing(picker, pools, one=(first, ""))
+        assert {one.method for one in proxy.asked} == {"GET"}, "a picker reads only"
+        lists = {one.path for one in proxy.lists if one.path.endswith("/pods")}
+        assert lists == {f"/api/v1/namespaces/{pools.name}/pods"}, "one list of pods for all pools"
+
+
+async def test_the_rules_of_each_pool(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    """A rewrite is executed, and the client's model put back into the answer; the other pool is left alone."""
+    first, second = pool_ports(2)
+    for pool, port, host in (("one", first, A), ("two", second, B)):
+        await pools.serve(pool, port)
+        await pools.run(pool, host)
+    ref = {"poolRef": {"name": "one"}}
+    meta = {"namespace": pools.name}
+    await pools.api.apply(
+        {
+            "apiVersion": "llm-d.ai/v1alpha2",
+            "kind": "InferenceObjective",
+            "metadata": {**meta, "name": "urgent"},
+            "spec": {**ref, "priority": 7},
+        }
+    )
+    rule = {"matches": [{"model": {"value": "m"}}], "targets": [{"modelRewrite": "target", "weight": 1}]}
+    await pools.api.apply(
+        {
+            "apiVersion": "llm-d.ai/v1alpha2",
+            "kind": "InferenceModelRewrite",
+            "metadata": {**meta, "name": "rule"},
+            "spec": {**ref, "rules": [rule]},
+        }
+    )
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
+        await is_standing(picker, pools, one=(first, ""), two=(second, ""))
+        for port, model in ((first, "target"), (second, "m")):
+            async with DataPlane(port) as envoy:
+                stream = envoy.open(BUFFERED, NONE)
+                await stream.headers(x_llm_d_inference_objective="urgent")
+                await stream.must_read()
+                await stream.body(chat())
+                reply = await stream.must_read()
+                sent = reply.request_body.response.body_mutation.body
+                assert sent == (chat(model="target") if model == "target" else b"")
+                await stream.answer(A if port == first else B)
+                head = await stream.must_read()
+                if model == "target":
+                    assert head.mode_override.response_body_mode == STREAMED
+                    await stream.answer_body(b'{"model":"target"}', end=True)
+                    told = await stream.must_read()
+                    assert told.response_body.response.body_mutation.body == b'{"model":"m"}'
+                await stream.done()
+        totals = [series for series in await picker.samples() if series.startswith("llm_d_epp_request_total{")]
+        labels = [series for series in totals if f'pool="{pools.name}/one"' in series]
+        assert ['priority="7"' in labels[0], 'target_model_name="target"' in labels[0]] == [True, True]
+        [other] = [series for series in totals if f'pool="{pools.name}/two"' in series]
+        assert 'priority="0"' in other
+        rewritten = [name for name in await picker.samples() if "model_rewrite_decisions_total{" in name]
+        assert len(rewritten) == 1 and 'model_rewrite_name="rule"' in rewritten[0]
 
 
 async def test_it_stops_in_good_order(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:

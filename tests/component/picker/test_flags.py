@@ -13,6 +13,7 @@ from poolpilot_picker.main import main, options_of, parser
 
 TLS = Path(__file__).parents[2] / "data/tls"
 ONE = ["--endpoints", "10.0.0.1:8000"]
+PICKER = ["--picker-name", "p", "--picker-namespace", "n"]
 
 
 def problems(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -53,6 +54,33 @@ def problems(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             for ports in ("0", "65536", "80,80", "80,", "http", "1,2,3,4,5,6,7,8,9")
         ),
         (["--pool-name", "p", "--kubeconfig", "{tmp}/missing"], "Kubernetes: {tmp}/missing: "),
+        ([*PICKER, "--kubeconfig", "{tmp}/missing"], "Kubernetes: {tmp}/missing: "),
+        (["--picker-name", "p"], "--picker-name needs --picker-namespace: a Picker is known by both"),
+        (["--picker-namespace", "n"], "--picker-namespace needs --picker-name: it says where a Picker"),
+        ([*ONE, "--pool-namespaces", "a,b"], "--pool-namespaces needs --picker-name: it says where a Picker"),
+        (
+            ["--picker-name", "P", "--picker-namespace", "n"],
+            "--picker-name is 'P'; allowed is the name of an object: at most 63 of a-z, 0-9, -",
+        ),
+        (["--picker-name", "p", "--picker-namespace", "n.m"], "--picker-namespace is 'n.m'; allowed is the name"),
+        ([*PICKER, "--pool-namespaces", "a,"], "--pool-namespaces is ''; allowed is the name of an object"),
+        *(
+            ([*PICKER, flag, value], f"{flag} and --picker-name exclude each other: the pools are those of the Picker")
+            for flag, value in (
+                ("--pool-name", "p"),
+                ("--pool-namespace", "n"),
+                ("--endpoints", "10.0.0.1:8000"),
+                ("--endpoints-file", "{tmp}/e.yaml"),
+                ("--endpoint-selector", "a=b"),
+                ("--endpoint-target-ports", "1"),
+            )
+        ),
+        ([*PICKER, "--workers", "2"], "--workers is 2, but with --picker-name there is one process"),
+        ([*PICKER, "--recycle-rss-mb", "900"], "--recycle-rss-mb is 900, but with --picker-name there is one process"),
+        (
+            [*PICKER, "--listen", "[::]:9003"],
+            "--listen is '[::]:9003'; with --picker-name allowed is ADDRESS:0: the Services say the ports",
+        ),
         (["--endpoints", "10.0.0.1"], "--endpoints: '10.0.0.1' is not ip:port"),
         (["--endpoints", "10.0.0.1:80,10.0.0.1:80"], "--endpoints: endpoint 2 is 10.0.0.1:80 again"),
         (["--endpoints", "pod-1:80"], "--endpoints: 'pod-1' is not an IP address; host names are not resolved"),

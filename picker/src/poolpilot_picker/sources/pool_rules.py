@@ -39,7 +39,7 @@ class _Kind(Generic[ObjectT]):
         settings: WatchSettings | None,
     ) -> None:
         self._changed = changed
-        self.absent = self.forbidden = False
+        self.absent = self.forbidden = self._listed = False
         self.watcher: Watcher[ObjectT] = Watcher(
             api, resource, self._apply, namespace=namespace, settings=settings, failed=self._failed
         )
@@ -53,8 +53,8 @@ class _Kind(Generic[ObjectT]):
         return self.watcher.status.synced and not self.absent
 
     def _apply(self, changes: Sequence[Change[ObjectT]]) -> None:
-        came = self.absent or self.watcher.status.lists <= 1
-        self.absent = self.forbidden = False
+        came = self.absent or not self._listed
+        self.absent, self.forbidden, self._listed = False, False, True
         self._changed(None if came else changes)
 
     def _failed(self, error: Exception) -> None:
