@@ -16,7 +16,7 @@ VARIANTS: Final[dict[tuple[str, str], dict[str, Any]]] = {
         "podLabels": {"team": "inference"},
         "podAnnotations": {"example.com/a": "b"},
         "commonLabels": {"owner": "platform"},
-        "extraArgs": ["--print-ready"],
+        "extraArgs": ["--picker-listen=any"],
         "fullnameOverride": "pp",
     },
     ("poolpilot", "bare"): {

@@ -15,6 +15,7 @@ import yaml
 from chart_variants import VARIANTS
 from helm import CHARTS
 from poolpilot_operator import rights
+from poolpilot_operator.main import parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,6 +219,20 @@ def test_upstreams_definitions_come_where_there_are_none(helm: Helm) -> None:
     assert kinds == {"InferenceObjective", "InferenceModelRewrite"}
     never = helm.rendered("poolpilot", {"upstreamCRDs": "never"})
     assert not [one for one in never if one["kind"] == "CustomResourceDefinition"]
+
+
+@pytest.mark.parametrize("variant", [variant for chart, variant in VARIANTS if chart == "poolpilot"])
+def test_the_operator_takes_its_flags(helm: Helm, variant: str) -> None:
+    """Of the program itself: a chart must not give flags that its program refuses."""
+    values = VARIANTS["poolpilot", variant]
+    [deployment] = [one for one in helm.rendered("poolpilot", values) if one["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    given = parser().parse_args(container["args"])
+    assert given.namespace == "home" and given.admin_port == container["ports"][0]["containerPort"]
+    assert given.watch_namespaces == (("home", "team-a", "team-b") if values.get("scope") == "namespace" else ())
+    assert given.leader_election is values.get("leaderElection", True)
+    assert given.prometheus_url == values.get("prometheusUrl", "")
+    assert given.picker_name_default == values.get("picker", {}).get("name", "default")
 
 
 def test_two_releases_in_two_namespaces_share_no_name(helm: Helm) -> None:

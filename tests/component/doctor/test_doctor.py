@@ -250,6 +250,11 @@ async def test_each_check_finds_its_fault(plane: ControlPlane, stage: Stage, wor
     assert word in {"pool-not-routed", "ai-gateway-body-mode"} or word not in before
 
 
+async def test_a_label_without_a_value_asks_for_the_default_picker(plane: ControlPlane, stage: Stage) -> None:
+    await stage.pool(picker="")
+    assert "picker-missing" not in {finding.check for finding in await findings(plane, stage)}
+
+
 async def test_several_values_are_named(plane: ControlPlane, stage: Stage) -> None:
     await stage.envoy_gateway(messageTimeout="300ms")
     await stage.client_policy(connection={"bufferLimit": "64Ki"}, headers={"earlyRequestHeaders": {"remove": ["a"]}})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from poolpilot_kube.doctor.findings import Finding, Level
 from poolpilot_kube.names import ACTIVE_PORTS, PICKER_LABEL
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from poolpilot_kube.doctor.models import ModelPod, Picker, Pool
     from poolpilot_kube.doctor.reading import Cluster
     from poolpilot_kube.objects import Key
+
+DEFAULT_PICKER: Final = "default"
+"""Name of the Picker that the chart brings, unless it is told otherwise."""
 
 
 def check_pools(cluster: Cluster) -> Iterator[Finding]:
@@ -34,6 +37,8 @@ def picker_of(pool: Pool, cluster: Cluster) -> Picker | None:
     """The Picker that it asks for by its label, or that takes all pools of its namespace."""
     name, namespace = pool.metadata.labels.get(PICKER_LABEL), pool.metadata.namespace
     if name is not None:
+        # A label without a value asks for the Picker that a release brings.
+        name = name or DEFAULT_PICKER
         named = [one for one in cluster.pickers if one.metadata.name == name]
         # One of the pool's own namespace, else one that serves more than its own: the operator's.
         named.sort(key=lambda one: one.metadata.namespace != namespace)
