@@ -30,6 +30,9 @@ _QUANTITIES: Final = frozenset({"requests", "limits"})
 
 def covers(live: Any, wanted: Any) -> bool:
     """Whether all that is wanted is there. Maps may hold more; lists must be as long, in the same order."""
+    if live is None and not wanted:
+        # An API server leaves out what is empty.
+        return True
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             (_same_quantities if name in _QUANTITIES else covers)(live.get(name), value)
@@ -41,8 +44,7 @@ def covers(live: Any, wanted: Any) -> bool:
             and len(live) == len(wanted)
             and all(covers(one, other) for one, other in zip(live, wanted, strict=True))
         )
-    # An API server leaves out what is empty.
-    return bool(live == wanted) or (live is None and wanted in ("", 0, False))
+    return bool(live == wanted)
 
 
 def _same_quantities(live: Any, wanted: Any) -> bool:

@@ -27,6 +27,8 @@ JSON = st.recursive(
         ({"ports": [{"port": 1, "protocol": "TCP"}]}, {"ports": [{"port": 1}]}),
         ({}, {"a": ""}),
         ({}, {"a": 0}),
+        ({}, {"a": []}),
+        ({"a": None}, {"a": {}}),
         ({"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "1000m", "memory": "1024Mi"}}),
         ({"requests": {"cpu": "500m"}}, {"requests": {"cpu": 0.5}}),
         ({"requests": {"memory": "1e3"}}, {"requests": {"memory": "1k"}}),
@@ -41,6 +43,7 @@ def test_no_difference(live: Any, wanted: Any) -> None:
     [
         ({"a": 1}, {"a": 2}),
         ({}, {"a": 1}),
+        ({"a": [1]}, {"a": []}),
         ({"a": [1, 2]}, {"a": [1]}),
         ({"a": [1]}, {"a": [1, 2]}),
         ({"a": [2, 1]}, {"a": [1, 2]}),
