@@ -161,7 +161,8 @@ class Pod:
                 writer.write(_head(302, self.address, length=0, location="http://pool/redirected"))
                 return True
             case "echo":
-                writer.write(_head(200, self.address, length=len(body)) + body)
+                kind = hit.headers.get("content-type", "text/plain")
+                writer.write(_head(200, self.address, length=len(body), content_type=kind) + body)
                 await writer.drain()
                 return True
         status = int(argument) if name == "status" else 200
