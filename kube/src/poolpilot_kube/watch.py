@@ -174,6 +174,14 @@ class Watcher(Generic[ObjectT]):
                 self.objects[one.key] = one
                 self._apply([Change(one.key, old, one)])
 
+    def deleted(self, key: Key, uid: str) -> None:
+        """The server says that this object is gone. If it lingers, the watch tells of it again."""
+        old = self.objects.get(key)
+        if old is not None and old.metadata.uid == uid:
+            del self.objects[key]
+            self._bury(key, old.metadata.resource_version)
+            self._apply([Change(key, old, None)])
+
     # ---- what is asked
 
     async def _list(self) -> None:

@@ -88,6 +88,12 @@ class Store(Generic[ObjectT]):
         if watcher is not None:
             watcher.wrote(answer)
 
+    def deleted(self, one: ObjectT) -> None:
+        """The server deleted this very object."""
+        watcher = self._watcher(one.metadata.namespace)
+        if watcher is not None:
+            watcher.deleted(one.key, one.metadata.uid)
+
     @property
     def status(self) -> list[WatchStatus]:
         """Of every watch."""

@@ -103,6 +103,9 @@ class Writer:
         except RefusedError as error:
             if error.status not in {404, 409}:
                 raise
+        store = self._stores.get(kind)
+        if store is not None:
+            store.deleted(live)
 
     async def status(self, resource: Resource[Any], key: Key, kind: str, status: Mapping[str, Any]) -> bytes:
         """The whole status of one of our own kinds, as ours. Raises KubeError."""

@@ -100,7 +100,7 @@ def _reference(pool: Pool) -> Iterator[Finding]:
             "has no spec.endpointPickerRef, so gateways do not know whom to ask, and no Service is made",
             f"set spec.endpointPickerRef: {{name: {pool.metadata.name}-picker, port: {{number: 9002}}}}",
         )
-    elif reference.kind != "Service" or reference.group not in {"", "core"}:
+    elif reference.kind not in {"", "Service"} or reference.group:
         yield Finding(
             Level.ERROR,
             "picker-ref-kind",
