@@ -10,7 +10,7 @@ from poolpilot_lab.sim.oracle import Oracle
 
 if TYPE_CHECKING:
     from poolpilot_lab.sim.fleet import Record
-    from poolpilot_lab.sim.scenarios import Scenario
+    from poolpilot_lab.sim.scenario import Scenario
     from poolpilot_lab.sim.world import World
 
 STEP: Final = 1.06

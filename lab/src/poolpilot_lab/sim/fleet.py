@@ -7,6 +7,7 @@ Decode steps between events are advanced in closed form by the engines themselve
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -78,6 +79,7 @@ class Simulation:
         self._world = world
         self._router = router
         self.engines: list[Engine] = world.engines(seed)
+        self._tokens_per_step = [world.tokens_per_step(endpoint) for endpoint in range(len(self.engines))]
         self._random = random.Random(f"{seed}/simulation")
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
@@ -193,21 +195,36 @@ class Simulation:
             self._at(self.now + self._failing[endpoint], self._failed, trip)
             return
         engine = self.engines[endpoint]
-        trip.sequence = Sequence(
-            prompt_tokens=call.prompt_tokens,
-            output_tokens=call.output_tokens,
-            block_hashes=call.blocks,
-            adapter=call.adapter or None,
-            max_tokens=call.max_tokens,
-            tag=trip,
-        )
-        engine.add(trip.sequence, self.now)
+        trip.generating = call.choices
+        for _ in range(call.choices):
+            # Its lengths are the engine's: steps, where a step yields several tokens.
+            trip.sequence = Sequence(
+                prompt_tokens=call.prompt_tokens,
+                output_tokens=max(1, round(call.output_tokens / self._tokens_per_step[endpoint])),
+                block_hashes=call.blocks,
+                adapter=call.adapter or None,
+                max_tokens=call.max_tokens,
+                priority=-call.priority,
+                tag=trip,
+            )
+            engine.add(trip.sequence, self.now)
+        if call.patience_ms < math.inf:
+            self._at(max(self.now, trip.arrived_ms + call.patience_ms), self._leave, (trip, trip.sequence))
         if engine.busy_until is None:
             self._plan(endpoint)
         else:
             end = engine.interrupt(self.now)
             if end is not None:
                 self._schedule(endpoint, end)
+
+    def _leave(self, about: tuple[Trip, Sequence]) -> None:
+        """The client of a trip goes, if it still waits for that answer."""
+        trip, sequence = about
+        if trip.sequence is not sequence or trip.fate is not Fate.OPEN:
+            return
+        if self.engines[trip.endpoint].abort(sequence, self.now):
+            self._cut(trip.endpoint)
+            self._end(trip, Fate.ABORTED)
 
     def _failed(self, trip: Trip) -> None:
         self._end(trip, Fate.FAILED)
@@ -257,11 +274,16 @@ class Simulation:
         notice = self._world.notice_ms
         for sequence in outcome.first_tokens:
             trip: Any = sequence.tag
+            if trip.first_ms < math.inf:
+                continue
             trip.first_ms = self.now + notice
             trip.cached_tokens = sequence.cached_tokens
             self._at(trip.first_ms, self._saw_first, trip)
         for sequence in outcome.finished:
-            self._at(self.now + notice, self._saw_end, sequence.tag)
+            trip = sequence.tag
+            trip.generating -= 1
+            if not trip.generating:
+                self._at(self.now + notice, self._saw_end, trip)
         self._plan(endpoint)
         if self._held:
             self._release()
@@ -289,7 +311,7 @@ class Simulation:
             everything = self.now >= self._everything_at.get(about, 0.0)
             if everything:
                 self._everything_at[about] = self.now + max(EVERYTHING_MS, scrape) * (1.0 - JITTER)
-            sample = read(engine, self.now, everything=everything)
+            sample = read(engine, self.now, everything=everything, tokens_per_step=self._tokens_per_step[endpoint])
             self._at(self.now + self._world.telemetry_delay_ms, self._sampled, (picker, endpoint, sample))
             if self._world.scrape_ms is None and not engine.in_flight:
                 pause *= IDLE_FACTOR

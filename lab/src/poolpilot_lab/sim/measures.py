@@ -48,7 +48,7 @@ def good(trip: Trip, slo: Slo) -> bool:
 
 def row(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
     """What `results.json` says of one run, but for what identifies it and for the oracle's mean."""
-    trips = record.measured
+    trips, alone = _counted(record, limits)
     served = [trip for trip in trips if trip.fate is Fate.SERVED]
     ttft = [trip.ttft_ms for trip in trips]
     e2e = [trip.e2e_ms for trip in trips]
@@ -57,7 +57,7 @@ def row(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
     made: dict[str, Any] = {
         "requests": len(trips),
         "admitted": sum(trip.fate is not Fate.REFUSED for trip in trips) / max(1, len(trips)),
-        "starved": _starved(trips, limits),
+        "starved": _starved(trips, alone),
         "ttft_mean_ms": mean(ttft),
         "ttft_p50_ms": quantile(ttft, 0.5),
         "ttft_p99_ms": quantile(ttft, 0.99),
@@ -88,9 +88,9 @@ def row(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
 
 def details(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
     """Figures beside the row: for the report and for paired comparisons."""
-    trips = record.measured
+    trips, alone = _counted(record, limits)
     e2e = [trip.e2e_ms for trip in trips]
-    slowdown = [trip.ttft_ms / alone for trip, alone in zip(trips, limits.l1_ms, strict=False)]
+    slowdown = [trip.ttft_ms / ideal for trip, ideal in zip(trips, alone, strict=False)]
     placed: dict[int, int] = defaultdict(int)
     for trip in trips:
         placed[trip.endpoint] += 1
@@ -147,10 +147,20 @@ def _tpots(trips: Iterable[Trip]) -> list[float]:
     ]
 
 
-def _starved(trips: Sequence[Trip], limits: Limits) -> int:
+def _counted(record: Record, limits: Limits) -> tuple[list[Trip], list[float]]:
+    """Trips whose clients do not leave, and what each would need alone."""
+    kept = [
+        (trip, ideal)
+        for trip, ideal in zip(record.measured, limits.l1_ms, strict=False)
+        if trip.call.patience_ms == math.inf
+    ]
+    return [trip for trip, _ in kept], [ideal for _, ideal in kept]
+
+
+def _starved(trips: Sequence[Trip], alone: Sequence[float]) -> int:
     return sum(
-        trip.ttft_ms - alone > max(STARVED_FACTOR * alone, STARVED_MS)
-        for trip, alone in zip(trips, limits.l1_ms, strict=False)
+        trip.ttft_ms - ideal > max(STARVED_FACTOR * ideal, STARVED_MS)
+        for trip, ideal in zip(trips, alone, strict=False)
         if trip.fate in (Fate.SERVED, Fate.OPEN)
     )
 

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from poolpilot_picker.state.samples import EngineSample
 
 BASE_MODEL: Final = "base"
-_OUTCOMES: Final = {Fate.SERVED: Outcome.SERVED, Fate.FAILED: Outcome.FAILED, Fate.LOST: Outcome.UNREACHABLE}
+_OUTCOMES: Final = {
+    Fate.SERVED: Outcome.SERVED,
+    Fate.FAILED: Outcome.FAILED,
+    Fate.LOST: Outcome.UNREACHABLE,
+    Fate.ABORTED: Outcome.ABORTED,
+}
 
 
 class PoolRouter:
@@ -118,7 +123,10 @@ class PoolRouter:
 
     def _request(self, trip: Trip, pool: Pool) -> InferenceRequest:
         call, block = trip.call, self._world.block_tokens
-        text = max(1.0, call.prompt_tokens * self._bias * math.exp(self._draw.gauss(0.0, self._world.token_noise)))
+        share, factor = self._world.misjudged
+        wrong = factor if share and self._draw.random() < share else 1.0
+        noise = math.exp(self._draw.gauss(0.0, self._world.token_noise))
+        text = max(1.0, wrong * call.prompt_tokens * self._bias * noise)
         model = call.adapter or BASE_MODEL
         tokens = max(1, round(text * pool.tokens.scale(model)))
         # The picker hashes the prompt only, and never counts its last token as cached.
@@ -134,6 +142,7 @@ class PoolRouter:
             stream=True,
             prompt_tokens=tokens,
             text_tokens=text,
+            sequences=call.choices,
             max_tokens=call.output_tokens if self._variant.true_lengths else call.max_tokens,
             prefix=PrefixChain(hashes=call.blocks[:count], ends=[end * scale for end in self._ends[:count]]),  # type: ignore[arg-type]
             tenant=call.tenant,
@@ -178,7 +187,7 @@ class PoolRouter:
             return
         pool = self._pool(trip.picker)
         if fate is Fate.SERVED and placement.observe:
-            pool.usage(placement, trip.call.prompt_tokens, trip.call.output_tokens)
+            pool.usage(placement, trip.call.prompt_tokens, trip.call.output_tokens * trip.call.choices)
         pool.finish(placement, _OUTCOMES[fate], now)
         learner = self._learners[trip.picker]
         if learner is not None and fate is Fate.SERVED:

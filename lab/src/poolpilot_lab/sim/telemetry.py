@@ -17,8 +17,9 @@ JITTER: Final = 0.1
 """Share by which a pause is varied."""
 
 
-def read(engine: Engine, now: float, *, everything: bool) -> EngineSample:
-    """A sample of vLLM's fields."""
+def read(engine: Engine, now: float, *, everything: bool, tokens_per_step: float = 1.0) -> EngineSample:
+    """A sample of vLLM's fields. tokens_per_step: by which generated tokens are counted more than steps; the time
+    between tokens stays the time between steps, as vLLM tells it."""
     told, loras = engine.telemetry, engine.settings.max_loras
     gauges = told.gauges
     sample = EngineSample(
@@ -37,7 +38,7 @@ def read(engine: Engine, now: float, *, everything: bool) -> EngineSample:
         sample.block_tokens = engine.settings.block_size
         sample.kv_capacity_tokens = engine.blocks.total * engine.settings.block_size
         sample.prefix_caching = engine.settings.enable_prefix_caching
-        sample.generated_tokens = float(told.generation_tokens)
+        sample.generated_tokens = tokens_per_step * told.generation_tokens
         sample.prompt_tokens = float(told.prompt_tokens)
         sample.cached_prompt_tokens = float(told.prefix_hits)
         sample.cache_queried_tokens = float(told.prefix_queries)

@@ -27,6 +27,8 @@ class Fate(StrEnum):
     """The picker refused it: infinitely late, and not admitted."""
     FAILED = "failed"
     """The endpoint answered with an error."""
+    ABORTED = "aborted"
+    """The client left."""
     LOST = "lost"
     """The endpoint died with it, or was not there: tried again where nothing of the answer was seen."""
 
@@ -47,6 +49,8 @@ class Trip:
     first_ms: float = math.inf
     end_ms: float = math.inf
     cached_tokens: int = 0
+    generating: int = 0
+    """Sequences of it that have not ended."""
     tried: list[int] = field(default_factory=list)
     """Endpoints that were not there, or died before they answered: a gateway does not try them again."""
     fate: Fate = Fate.OPEN

@@ -39,6 +39,20 @@ class Change:
     factor: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What one endpoint's engine does otherwise. None of it is told to a policy but by telemetry."""
+
+    endpoint: int
+    prefix_caching: bool = True
+    tokens_per_step: float = 1.0
+    """Speculative decoding: tokens that a step yields in the mean."""
+    step_factor: float = 1.0
+    """And what drafting adds to each step."""
+    ranks: int = 1
+    """Data-parallel attention."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """Everything but the traffic and the policy."""
@@ -68,19 +82,33 @@ class World:
     """σ of the logarithm of the estimator's bias, one for all requests of a run, learned from usage."""
     token_noise: float = 0.08
     """σ of the logarithm of the token estimate of one prompt."""
+    specials: tuple[Special, ...] = ()
+    priority_scheduling: bool = False
+    misjudged: tuple[float, float] = (0.0, 1.0)
+    """(share of the prompts, factor by which the picker's token estimate is off for them): text it does not know."""
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
 
     def engines(self, seed: int) -> list[Engine]:
         """The engines of one hidden draw."""
         draw = random.Random(f"{seed}/world")
-        return [self._engine(profile, draw.getrandbits(48)) for profile in self.fleet]
+        special = {one.endpoint: one for one in self.specials}
+        return [
+            self._engine(profile, draw.getrandbits(48), special.get(endpoint, Special(endpoint)))
+            for endpoint, profile in enumerate(self.fleet)
+        ]
 
-    def _engine(self, profile: Profile, seed: int) -> Engine:
+    def tokens_per_step(self, endpoint: int) -> float:
+        """Of an endpoint's decode steps."""
+        return next((one.tokens_per_step for one in self.specials if one.endpoint == endpoint), 1.0)
+
+    def _engine(self, profile: Profile, seed: int, special: Special) -> Engine:
         settings = EngineSettings(
-            num_gpu_blocks=profile.kv_tokens // self.block_tokens + 1,
+            num_gpu_blocks=special.ranks * profile.kv_tokens // self.block_tokens + 1,
             block_size=self.block_tokens,
-            max_num_seqs=self.max_num_seqs,
+            max_num_seqs=self.max_num_seqs * special.ranks,
+            enable_prefix_caching=special.prefix_caching,
+            priority_scheduling=self.priority_scheduling,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=MAX_MODEL_LEN,
             max_loras=self.max_loras,
@@ -88,7 +116,10 @@ class World:
         )
         tabulated = self.tables and profile == PROFILES.get(profile.id)
         table = step_tables().get(profile.id) if tabulated else None
-        return Engine(settings, Accelerator(profile, self.variation, seed, table))
+        accelerator = Accelerator(profile, self.variation, seed, table)
+        accelerator.ranks = special.ranks
+        accelerator.decode_factor *= special.step_factor
+        return Engine(settings, accelerator)
 
     def starts_later(self, endpoint: int) -> bool:
         """Whether the endpoint joins during the run."""

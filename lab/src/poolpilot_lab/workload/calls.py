@@ -6,6 +6,7 @@ Generators (`generators`) and trace readers (`traces`) make a `Traffic`; the sim
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,10 @@ class Call:
     tenant: str = ""
     session: str = ""
     priority: int = 0
+    choices: int = 1
+    """Answers asked for (n)."""
+    patience_ms: float = math.inf
+    """After which the client leaves. Such calls are load, and in no figure: what they would have seen is not known."""
     label: str = ""
     """Class within the scenario, for figures by class."""
     then: Call | None = None

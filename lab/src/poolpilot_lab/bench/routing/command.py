@@ -23,7 +23,7 @@ from poolpilot_lab.workload.traces import TraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from poolpilot_lab.sim.scenarios import Scenario
+    from poolpilot_lab.sim.scenario import Scenario
 
 
 def main(argv: Sequence[str]) -> int:

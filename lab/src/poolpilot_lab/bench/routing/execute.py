@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from poolpilot_lab.sim.scenarios import Scenario
+    from poolpilot_lab.sim.scenario import Scenario
 
 Stored = dict[str, Any]
 _Task = TypeVar("_Task")

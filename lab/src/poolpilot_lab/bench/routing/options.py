@@ -14,13 +14,14 @@ from poolpilot_lab.bench.routing.engine_file import find_engine
 from poolpilot_lab.bench.routing.errors import UsageError
 from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.sim import policies
-from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, VARIANTS, Scenario, trace_scenario
+from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, VARIANTS, trace_scenario
 from poolpilot_lab.workload.traces import FORMATS, TraceError, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from poolpilot_lab.engine.model import Profile
+    from poolpilot_lab.sim.scenario import Scenario
 
 ALL: Final = SCENARIOS | VARIANTS
 MOST_LOAD: Final = 3.0

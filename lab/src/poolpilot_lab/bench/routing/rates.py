@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from poolpilot_lab.sim.scenarios import Scenario
+    from poolpilot_lab.sim.scenario import Scenario
 
 FILE: Final = Path(__file__).with_name("rates.json")
 MODEL: Final = 2

@@ -66,9 +66,9 @@ def _head(tables: Mapping[str, Runs], set_name: str) -> list[str]:
         (
             "The engine model's time per output token is validated on measured rows; its time to first token is not, "
             "so only rankings and ratios are claimed. Loads are shares ρ of the highest rate at which the greedy "
-            "oracle's backlog stays bounded, found for each hidden draw. Refused and unfinished requests count as infinitely "
-            "late. The world has hidden speeds per endpoint (but for identical hardware), tabulated step times that "
-            "differ from the formula, step noise, stalls and late telemetry."
+            "oracle's backlog stays bounded, found for each hidden draw. Refused and unfinished requests count as "
+            "infinitely late. The world has hidden speeds per endpoint (but for identical hardware), tabulated step times "
+            "that differ from the formula, step noise, stalls and late telemetry."
         ),
         *_rule(seeds, total),
         *_waits(main),

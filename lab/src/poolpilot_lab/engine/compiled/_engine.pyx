@@ -32,11 +32,12 @@ cdef class Sequence:
     cdef public double arrived, admitted, first_token, last_token, finished
     cdef public bint deferred, loaded
     cdef public object block_hashes, adapter, max_tokens, stop_reason, tag, state
+    cdef public long priority
     cdef public list table
 
     def __init__(
         self, prompt_tokens, output_tokens, block_hashes=(), adapter=None, max_tokens=None, choices=1,
-        stop_reason="stop", tag=None,
+        stop_reason="stop", priority=0, tag=None,
     ):
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -45,6 +46,7 @@ cdef class Sequence:
         self.max_tokens = max_tokens
         self.choices = choices
         self.stop_reason = stop_reason
+        self.priority = priority
         self.tag = tag
         self.state = _NEW
         self.arrived = self.admitted = self.first_token = self.last_token = self.finished = -1.0
@@ -407,9 +409,18 @@ cdef class Engine:
             )
         sequence.arrived = now
         sequence.state = _WAITING
-        self.waiting.append(sequence)
+        self._queue(sequence)
         if sequence.adapter is not None:
             self.adapters_in_flight[sequence.adapter] = self.adapters_in_flight.get(sequence.adapter, 0) + 1
+
+    cdef _queue(self, Sequence sequence):
+        cdef long position = <long>len(self.waiting)
+        if self.settings.priority_scheduling:
+            while position and (<Sequence>self.waiting[position - 1]).priority > sequence.priority:
+                position -= 1
+            self.waiting.insert(position, sequence)
+        else:
+            self.waiting.append(sequence)
 
     def abort(self, Sequence sequence, double now):
         """Drops a sequence and frees its blocks at once; False when it has already ended."""

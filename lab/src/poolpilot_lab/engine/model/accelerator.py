@@ -38,7 +38,10 @@ class Variation:
 class Accelerator:
     """Durations of steps on one instance; all randomness comes from `seed`."""
 
-    __slots__ = ("_next_stall", "_random", "_variation", "decode_factor", "prefill_factor", "profile", "slow", "table")
+    __slots__ = (
+        *("_next_stall", "_random", "_variation"),
+        *("decode_factor", "prefill_factor", "profile", "ranks", "slow", "table"),
+    )
 
     def __init__(
         self, profile: Profile, variation: Variation | None = None, seed: int = 0, table: StepTable | None = None
@@ -46,6 +49,8 @@ class Accelerator:
         """table: what steps really take, where the profile is only a fit."""
         self.profile = profile
         self.table = table
+        self.ranks = 1
+        """Data-parallel ranks that share the sequences and wait for each other in every step."""
         self.slow = 1.0
         """Multiplies every step from the next one on: an injected slow-down."""
         self._variation = variation or Variation()
@@ -87,6 +92,11 @@ class Accelerator:
     def decode_ms(self, sequences: int, context_tokens: int, chunks: int) -> float:
         """Of a step, without noise: all but its prefill tokens."""
         profile = self.profile
+        if self.ranks > 1 and sequences:
+            # The fullest of the ranks sets the step: what is expected of sequences spread at random.
+            mean = sequences / self.ranks
+            most = min(sequences, math.ceil(mean + math.sqrt(mean)))
+            context_tokens, sequences = context_tokens * most // sequences, most
         alone = step_time.decode_alone_ms(profile, sequences, context_tokens)
         if self.table is not None:
             alone *= self.table.decode(sequences, context_tokens)

@@ -114,9 +114,16 @@ class Engine:
             )
         sequence.arrived = now
         sequence.state = State.WAITING
-        self.waiting.append(sequence)
+        self._queue(sequence)
         if sequence.adapter is not None:
             self.adapters_in_flight[sequence.adapter] = self.adapters_in_flight.get(sequence.adapter, 0) + 1
+
+    def _queue(self, sequence: Sequence) -> None:
+        position = len(self.waiting)
+        if self.settings.priority_scheduling:
+            while position and self.waiting[position - 1].priority > sequence.priority:
+                position -= 1
+        self.waiting.insert(position, sequence)
 
     def abort(self, sequence: Sequence, now: float) -> bool:
         """Drops a sequence and frees its blocks at once; False when it has already ended.

@@ -42,6 +42,8 @@ class Sequence:
     choices: int = 1
     stop_reason: str = "stop"
     """finished_reason that the metrics count when the sequence ends by itself: stop or length"""
+    priority: int = 0
+    """lower goes first, where the engine schedules by priority"""
     tag: object = None
     """the caller's own; the engine does not look at it"""
 

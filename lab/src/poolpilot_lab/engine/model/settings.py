@@ -18,6 +18,8 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     max_loras: int = 0
     lora_load_ms: float = 500.0
+    priority_scheduling: bool = False
+    """Waiting sequences go by priority (the lower value first), then by arrival; else by arrival alone."""
 
 
 class SequenceTooLongError(ValueError):
