@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,16 +29,17 @@ from poolpilot_lab.gotools import TOOLS, source_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from helm import Helm
     from poolpilot_lab.control_plane.api import Api
     from poolpilot_lab.control_plane.cluster import ControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+DOCS = Path(__file__).parents[3] / "docs"
 ENVOY_GATEWAY = "github.com/envoyproxy/gateway"
 PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",
+    "GatewayClass": "gatewayclasses",
     "NetworkPolicy": "networkpolicies",
     "EnvoyExtensionPolicy": "envoyextensionpolicies",
     "BackendTrafficPolicy": "backendtrafficpolicies",
@@ -177,12 +180,15 @@ async def kinds(api: Api) -> Api:
     """With ours, real ones of Envoy Gateway, and open ones of other projects."""
     with skipped_without_go():
         source = await source_folder(TOOLS / "envoy-gateway", ENVOY_GATEWAY)
+    folder = source / "charts/gateway-helm/charts/crds/crds"
+    texts = [
+        path.read_text() for path in (*sorted(folder.glob("gatewayapi-crds.yaml")), *folder.glob("generated/*.yaml"))
+    ]
     found = [
-        yaml.safe_load(path.read_text())
-        for path in sorted((source / "charts/gateway-helm/charts/crds/crds/generated").glob("*policies.yaml"))
+        one for text in texts for one in yaml.safe_load_all(text) if one and one["kind"] == "CustomResourceDefinition"
     ]
     real = {one["metadata"]["name"] for one in found}
-    assert "envoyextensionpolicies.gateway.envoyproxy.io" in real
+    assert {"envoyextensionpolicies.gateway.envoyproxy.io", "httproutes.gateway.networking.k8s.io"} <= real
     others = [open_definition(*kind) for kind in FOREIGN if f"{kind[3]}.{kind[0]}" not in real]
     # One version of each: two of one group and kind are two definitions here.
     await api.define([*definitions(), *found, *others])
@@ -211,6 +217,33 @@ async def test_a_field_that_the_server_does_not_know_is_found(helm: Helm, kinds:
     for kind, word in (("Deployment", "probe"), ("EnvoyExtensionPolicy", "Full"), ("Picker", "best")):
         said = await refused(kinds, manifests[kind])
         assert said is not None and word in said
+
+
+# ── pages ────────────────────────────────────────────────────────────────────
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["install.md", "gateways.md"])
+async def test_what_the_pages_tell_people_to_apply_is_taken(helm: Helm, kinds: Api, page: str) -> None:
+    """Objects by the server, values by Helm: nobody should find out by trying that a page is wrong."""
+    taken = 0
+    for block in blocks(page):
+        values = re.match(r"# values of (\S+)", block)
+        if values is not None:
+            for manifest in helm.rendered(values[1].rstrip(":"), yaml.safe_load(block)):
+                if manifest["kind"] not in {"Pod", "Job"}:
+                    said = await refused(kinds, manifest)
+                    assert said is None, said
+            taken += 1
+        for manifest in yaml.safe_load_all(block):
+            if "apiVersion" in manifest:
+                said = await refused(kinds, manifest)
+                assert said is None, said
+                taken += 1
+    assert taken >= 2, "a page without examples is not what this is for"
 
 
 # ── hooks, under their own rights ────────────────────────────────────────────

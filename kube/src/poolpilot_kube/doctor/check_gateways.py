@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from poolpilot_kube.objects import Key
 
 BODY_MODE: Final = "aigateway.envoyproxy.io/processing-body-mode"
-MODE_OVERRIDE: Final = "aigateway.envoyproxy.io/allow-mode-override"
 
 
 def check_gateways(cluster: Cluster) -> Iterator[Finding]:
@@ -87,23 +86,13 @@ def _unrouted(pool: Pool, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _ai_gateway(pool: Pool) -> Iterator[Finding]:
-    annotations = pool.metadata.annotations
-    if annotations.get(BODY_MODE, "duplex") != "buffered":
+    if pool.metadata.annotations.get(BODY_MODE) == "buffered":
         yield Finding(
             Level.WARNING,
             "ai-gateway-body-mode",
             about(pool),
-            "Envoy AI Gateway processes its bodies in full duplex: every output token costs a message",
-            f"kubectl annotate inferencepool {pool.metadata.name} -n {pool.metadata.namespace} "
-            f"{BODY_MODE}=buffered {MODE_OVERRIDE}=true",
-        )
-    elif annotations.get(MODE_OVERRIDE) != "true":
-        yield Finding(
-            Level.WARNING,
-            "ai-gateway-mode-override",
-            about(pool),
-            "Envoy AI Gateway does not let the picker change the mode, so it sees all bodies of responses at once",
-            f"kubectl annotate inferencepool {pool.metadata.name} -n {pool.metadata.namespace} {MODE_OVERRIDE}=true",
+            "Envoy AI Gateway buffers its response bodies too: streamed answers reach clients when they are complete",
+            f"kubectl annotate inferencepool {pool.metadata.name} -n {pool.metadata.namespace} {BODY_MODE}-",
         )
     reference = pool.spec.endpoint_picker_ref
     if reference is not None and reference.failure_mode == "FailOpen":
