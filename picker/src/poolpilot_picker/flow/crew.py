@@ -42,7 +42,7 @@ class Withdrawn(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Crew(Protocol):
     """All processes of one picker on one machine."""
 
-    def catch_up(self) -> None:
+    def catch_up(self, now: float) -> None:
         """Applies what the others have told, and brings the sums up to date. Before every decision."""
         ...
 

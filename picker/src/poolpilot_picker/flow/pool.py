@@ -307,12 +307,17 @@ class Pool:
             if placement.output_tokens is not None and request.is_inference:
                 per_sequence = placement.output_tokens / max(1, request.sequences)
                 self.lengths.observe(request.target_model, request.tenant, per_sequence)
-        elif placement.lesson is not None:
-            self._learners.withdrawn(endpoint, placement.lesson)
+        else:
+            self._unanswered(placement, now)
         if outcome in AGAINST_ENDPOINT:
             self._failed(endpoint, now)
         self._forget_if_dropped(endpoint)
         return True
+
+    def _unanswered(self, placement: Placement, now: float) -> None:
+        """No pod answered: the placement teaches nothing."""
+        if placement.lesson is not None:
+            self._learners.withdrawn(placement.booking.endpoint, placement.lesson)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
         self._learners.advance(booking.endpoint, now)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from poolpilot_picker.flow.crew import Placed, Withdrawn
-from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Placement, Pool
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
 
@@ -59,18 +58,19 @@ class SharedPool(Pool):
 
     def place(self, request: InferenceRequest, now: float) -> Placement:
         """As in any pool, in view of what all have placed so far. Raises RequestRefused."""
-        self._crew.catch_up()
+        self._crew.catch_up(now)
         return super().place(request, now)
 
     def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
         booking, lesson = super()._book(decision, cached)
         request, forecast, slot = decision.view.request, decision.forecast, booking.endpoint.slot
+        prefix: Any = request.prefix
         self._crew.placed(
             Placed(
                 slot,
                 self._crew.generation(slot),
-                cast("list[int]", request.prefix.hashes),
-                cast("list[float]", request.prefix.ends),
+                prefix.hashes,
+                prefix.ends,
                 request.is_inference,
                 forecast.uncached_tokens,
                 request.prompt_tokens - forecast.uncached_tokens,
@@ -78,7 +78,7 @@ class SharedPool(Pool):
                 forecast.ttft_ms,
                 booking.adapter,
                 forecast.adapter_ms,
-                request.routing_key if self._keys() is not None else "",
+                request.routing_key if request.routing_key and self._keys() is not None else "",
             ),
             decision.view.now,
         )
@@ -105,13 +105,9 @@ class SharedPool(Pool):
             self._crew.placed(news, now)
         return moved
 
-    def finish(self, placement: Placement, outcome: Outcome, now: float) -> bool:
-        """As in any pool; the others are told of what ended without a pod's answer."""
-        endpoint = placement.booking.endpoint
-        ended = super().finish(placement, outcome, now)
-        if ended and outcome is not Outcome.SERVED:
-            self._withdraw(placement, endpoint, placement.lesson, now)
-        return ended
+    def _unanswered(self, placement: Placement, now: float) -> None:
+        super()._unanswered(placement, now)
+        self._withdraw(placement, placement.booking.endpoint, placement.lesson, now)
 
     def _withdraw(self, placement: Placement, endpoint: Endpoint, lesson: Lesson | None, now: float) -> None:
         if lesson is not None and self.table.holds(endpoint):
@@ -148,8 +144,7 @@ class SharedPool(Pool):
             self._learners.loading(endpoint, news.adapter_ms)
         if news.inference:
             self._learners.placed(endpoint, news.uncached, news.held, news.cached, news.ttft_ms)
-        policy = self._keys()
-        if news.routing_key and policy is not None:
+        if news.routing_key and (policy := self._keys()) is not None:
             policy.placed_elsewhere(news.routing_key, endpoint, now)
 
     def withdrawn_elsewhere(self, news: Withdrawn) -> None:
