@@ -17,6 +17,7 @@ from exchange_desk import (
     set_headers,
 )
 from poolpilot_picker.extproc.exchange import ExchangeSettings
+from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.replies import BodyMode, BodyReply, HeadersReply, ModeOverride, StreamedReply
 from poolpilot_picker.requests import ModelTargets, PoolRules
 
@@ -169,3 +170,26 @@ def test_the_priority_of_an_objective(name: str) -> None:
         assert one.exchange.placement.request.priority == priority
         one.close()
     assert one.by_label("llm_d_epp_request_total", "priority") == {"9": 1, "0": 1}
+
+
+def test_a_pool_that_holds_too_much_places_on_what_has_arrived() -> None:
+    """The rest of the body passes through; what was held is held no more, however the exchange ends."""
+    bodies = HeldBodies(64)
+    one = Desk(DUPLEX, DUPLEX, settings=ExchangeSettings(bodies=bodies))
+    one.headers()
+    assert one.body(chat()[:40], end=False) == []
+    waiting = one.exchange
+    one.renew()
+    one.headers()
+    replies = one.body(chat()[:40], end=False)
+    assert joined(replies[1:], request=True) == (chat()[:40], False)
+    assert bodies.bytes == 40, "of the other"
+    assert joined(one.body(chat()[40:]), request=True) == (chat()[40:], True)
+    waiting.closed(now=one.now)
+    assert bodies.bytes == 0
+    one.renew()
+    one.headers()
+    assert one.body(chat()[:8], end=False) == []
+    assert one.exchange.give_up(one.now), "refused"
+    one.close()
+    assert bodies.bytes == 0

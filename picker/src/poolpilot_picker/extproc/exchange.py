@@ -15,12 +15,11 @@ import msgspec
 
 from poolpilot_picker.errors import RequestRefused, ServiceUnavailable
 from poolpilot_picker.extproc.account import Account
+from poolpilot_picker.extproc.answer_body import AnswerBody, answer_body
 from poolpilot_picker.extproc.answered import NO_METADATA, Metadata, status_of, who_answered
 from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.hints import subset_hint
-from poolpilot_picker.extproc.observation import Observation
 from poolpilot_picker.extproc.receipts import receipt_mutation
-from poolpilot_picker.extproc.renaming import Renaming, can_be_renamed
 from poolpilot_picker.extproc.replies import (
     CHUNK_BYTES,
     DUPLEX,
@@ -61,8 +60,6 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _GO_ON: Final[list[Reply]] = [HeadersReply(request=False)]
 """To response headers, which nothing changes as a rule."""
 _NO_BODY: Final = (BodyUse.NONE, BodyUse.UNSEEN)
-RENAMED_IN: Final = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
-"""Of BUFFERED_PARTIAL a beginning comes, that nobody may change; in NONE nothing; GRPC is no JSON."""
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
 
@@ -96,9 +93,8 @@ class Exchange:
         "_held_bytes",
         "_load_report",
         "_new_id",
-        "_observation",
+        "_reading",
         "_refused",
-        "_renaming",
         "_request_mode",
         "_request_over",
         "_response_mode",
@@ -135,8 +131,7 @@ class Exchange:
         self._request_over = self._response_over = False  # no further body is expected
         self._echo = False  # full duplex: placed, request chunks pass through
         self._refused = self._closed = self._response_seen = self._rewrote = False
-        self._observation: Observation | None = None
-        self._renaming: Renaming | None = None
+        self._reading: AnswerBody | None = None
         self.passing = False
         """The answer goes back as it comes, unread: a transport need not show the chunks that do not end it."""
 
@@ -245,7 +240,9 @@ class Exchange:
     def _duplex_place(self, end_of_stream: bool, now: float, *, complete: bool) -> list[Reply]:
         head = self._head
         assert head is not None
-        chunks = self._let_go()
+        chunks, self._chunks = self._chunks, []
+        if self._settings.bodies is not None:
+            self._let_go(self._settings.bodies)
         whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         replies = self._place(whole, complete=complete, now=now)
         if replies:
@@ -264,12 +261,10 @@ class Exchange:
         passed = streamed(chunks, end_of_stream, request=True) if chunks or end_of_stream else []
         return [HeadersReply(request=True, mutation=self._mutation(length)), *passed]
 
-    def _let_go(self) -> list[bytes]:
-        """What was held of the request."""
-        chunks, held, self._chunks, self._held_bytes = self._chunks, self._held_bytes, [], 0
-        if held and self._settings.bodies is not None:
-            self._settings.bodies.hold(-held)
-        return chunks
+    def _let_go(self, bodies: HeldBodies) -> None:
+        """Nothing of the request is held any more."""
+        bodies.hold(-self._held_bytes)
+        self._chunks, self._held_bytes = [], 0
 
     def request_trailers(self, *, now: float) -> list[Reply]:
         """Request trailers: they end a body whose last chunk did not, or that never came."""
@@ -320,8 +315,7 @@ class Exchange:
         )
 
     def _refuse(self, refused: RequestRefused) -> list[Reply]:
-        self._refused = True
-        self._let_go()
+        self._refused, self._chunks = True, []
         return [refusal(refused, grpc=self._head is not None and self._head.grpc)]
 
     # ---- response side
@@ -338,8 +332,7 @@ class Exchange:
         """Response headers, of a pod or of the data plane itself. Not the first token: engines send them before it."""
         if self._closed:
             return []
-        self._response_seen, self._response_over, self._observation = True, end_of_stream, None
-        self._renaming = None
+        self._response_seen, self._response_over, self._reading = True, end_of_stream, None
         self.passing = self._response_mode is _FULL_DUPLEX
         placement = self._account.placement
         if placement is None:
@@ -354,80 +347,50 @@ class Exchange:
         override, mutation = None, receipt_mutation(placement) if self._settings.receipt_header else NO_MUTATION
         observed = placement.observe and placement.outcome is Outcome.SERVED
         if (observed or self._rewrote) and not end_of_stream:
-            override = self._read_answer(placement, received, observed=observed)
-            streams = self._renaming is not None and self._response_mode is not BodyMode.BUFFERED
-            if streams and "content-length" in received:
-                # A data plane that streams the body takes another length for a fault.
-                mutation = msgspec.structs.replace(mutation, remove_headers=("content-length",))
+            modes = self._request_mode, self._response_mode
+            reading = self._reading = answer_body(
+                self._account, placement, received, modes, observed=observed, rewrote=self._rewrote
+            )
+            if reading is not None:
+                self.passing, override = False, reading.override
+                if override is not None:
+                    self._response_mode = override.response
+                if reading.unmeasured:
+                    mutation = msgspec.structs.replace(mutation, remove_headers=("content-length",))
         if override is None and mutation is NO_MUTATION:
             return _GO_ON
         return [HeadersReply(request=False, mutation=mutation, mode_override=override)]
-
-    def _read_answer(
-        self, placement: Placement, received: Mapping[str, str | bytes], *, observed: bool
-    ) -> ModeOverride | None:
-        """The answer's body is wanted: to be watched, or because the client's model has to stand in it again."""
-        renamed = self._rewrote and bool(placement.request.model) and can_be_renamed(received)
-        if received.get("content-encoding") or not (observed or renamed):
-            return None
-        override = None
-        if self._response_mode is BodyMode.NONE and self._request_mode not in DUPLEX:
-            # Both modes are said: an unset one would mean NONE. Beside a full duplex mode it would be ignored.
-            override = ModeOverride(request=self._request_mode, response=BodyMode.STREAMED)
-            self._response_mode = BodyMode.STREAMED
-        if renamed and self._response_mode in RENAMED_IN:
-            self._renaming = Renaming(placement.request.target_model, placement.request.model)
-        elif renamed:
-            self._account.metrics.events.labels("model-not-renamed").inc()
-        if observed:
-            by_chunk = self._response_mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
-            content_type = received.get("content-type", "")
-            self._observation = Observation(self._account, placement, content_type=content_type, by_chunk=by_chunk)
-        self.passing = False
-        return override
 
     def response_body(self, chunk: bytes, end_of_stream: bool, *, now: float) -> list[Reply]:
         """One response body message."""
         if self._closed:
             return []
-        if self._observation is not None:
-            self._observation.feed(chunk, now)
-        renaming = self._renaming
+        reading = self._reading
+        if reading is not None:
+            reading.watch(chunk, now)
         if end_of_stream:
             self._end_response()
-        if renaming is not None:
-            return self._renamed(renaming, chunk, end_of_stream)
+        if reading is not None and reading.renames:
+            return reading.renamed(chunk, end_of_stream)
         if self._response_mode in DUPLEX:
             if len(chunk) <= CHUNK_BYTES:
                 return [StreamedReply(request=False, chunk=chunk, end_of_stream=end_of_stream)]
             return streamed((chunk,), end_of_stream, request=False, whole=self._response_mode is BodyMode.GRPC)
         return [BodyReply(request=False)]
 
-    def _renamed(self, renaming: Renaming, chunk: bytes, end_of_stream: bool) -> list[Reply]:
-        body = renaming.feed(chunk, last=end_of_stream or self._response_mode is BodyMode.BUFFERED)
-        if self._response_mode is _FULL_DUPLEX:
-            return streamed((body,), end_of_stream, request=False) if body or end_of_stream else []
-        if body == chunk:
-            return [BodyReply(request=False)]
-        # What is buffered has a length, which stands in the answer to the body; what is streamed has lost it.
-        buffered = self._response_mode is BodyMode.BUFFERED
-        length = Mutation(set_headers=(("content-length", str(len(body))),)) if buffered else NO_MUTATION
-        return [BodyReply(request=False, mutation=length, body=body)]
-
     def response_trailers(self, *, now: float) -> list[Reply]:
         """Response trailers."""
         if self._closed:
             return []
-        held = self._renaming.flush() if self._renaming is not None and self._response_mode is _FULL_DUPLEX else b""
+        kept = self._reading.held_back() if self._reading is not None else []
         self._end_response()
-        kept: list[Reply] = streamed((held,), False, request=False) if held else []
         return [*kept, TrailersReply(request=False)]
 
     def _end_response(self) -> None:
-        self._response_over, self._renaming = True, None
-        observation, self._observation = self._observation, None
-        if observation is not None:
-            observation.finish()
+        self._response_over = True
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.finish()
 
     # ---- end
 
@@ -452,7 +415,7 @@ class Exchange:
     def closed(self, *, now: float) -> None:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
         self._closed, self.passing = True, False
-        self._observation = self._renaming = None
-        if self._chunks:
-            self._let_go()
+        self._chunks, self._reading = [], None
+        if self._held_bytes and self._settings.bodies is not None:
+            self._let_go(self._settings.bodies)
         self._account.close(now)
