@@ -33,6 +33,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     pod: str
     host: str
     engine: str = "vllm"
+    slots: int | None = None
+    """Adapters that it holds at a time, as its flags say; None if they do not."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -88,7 +90,9 @@ class Engines:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise EngineError(f"/v1/models: {error}") from None
         status, page = await self._call("GET", one, "/metrics", token, _LOOK_S)
-        return Found({model.id: model.parent for model in listed.data}, _slots(page) if status == 200 else None)
+        # An engine that has not worked yet has no series that would tell.
+        slots = _slots(page) if status == 200 else None
+        return Found({model.id: model.parent for model in listed.data}, one.slots if slots is None else slots)
 
     async def load(self, one: Endpoint, name: str, source: str, token: str | None) -> None:
         """Raises EngineError."""

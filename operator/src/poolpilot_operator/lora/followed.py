@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
-from poolpilot_kube.objects import PODS
+from poolpilot_kube.objects import Narrow, Pod, Resource
 from poolpilot_kube.pods import active_ports, engine_label
 from poolpilot_kube.watch import Watcher
 from poolpilot_operator.lora.engines import Endpoint
@@ -15,8 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.api import KubeApi
-    from poolpilot_kube.objects import InferencePool, Key, Pod
+    from poolpilot_kube.objects import InferencePool, Key
     from poolpilot_kube.watch import WatchSettings
+
+
+class Container(Narrow, frozen=True):
+    """How a container was started."""
+
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+
+
+class PodSpec(Narrow, frozen=True):
+    """As far as it says how many adapters an engine holds."""
+
+    containers: tuple[Container, ...] = ()
+
+
+class EnginePod(Pod, frozen=True):
+    """A pod with the flags of its engine."""
+
+    spec: PodSpec = PodSpec()
+
+
+PODS: Final = Resource("", "v1", "pods", EnginePod)
+_SLOTS: Final = re.compile(r"--(?:max-loras|max-loras-per-batch)[ =](\d+)(?= |$)")
+_ENABLED: Final = re.compile(r"--enable-lora(?= |$|=true)")
+_DEFAULT_SLOTS: Final = {"vllm": 1, "sglang": 8}
+"""Of an engine with --enable-lora and no number."""
 
 
 class FollowedPods:
@@ -27,9 +54,9 @@ class FollowedPods:
         self._api = api
         self._changed = changed
         self._settings = settings
-        self._watchers: dict[Key, tuple[str, Watcher[Pod], asyncio.Task[None]]] = {}
+        self._watchers: dict[Key, tuple[str, Watcher[EnginePod], asyncio.Task[None]]] = {}
 
-    def of(self, pool: InferencePool) -> Watcher[Pod]:
+    def of(self, pool: InferencePool) -> Watcher[EnginePod]:
         """Follows the pods that the pool selects now; look at `synced` before its objects count."""
         key, labels = pool.key, str(pool.spec.selector)
         known = self._watchers.get(key)
@@ -57,16 +84,26 @@ class FollowedPods:
         self._watchers.clear()
 
 
-def endpoints_of(pods: list[Pod], ports: list[int]) -> list[Endpoint]:
+def endpoints_of(pods: list[EnginePod], ports: list[int]) -> list[Endpoint]:
     """The endpoints that could take an adapter, in a fixed order."""
     found = []
     for pod in sorted(pods, key=lambda one: one.metadata.name):
         active = active_ports(pod.metadata.annotations)
         if pod.ready:
             engine = engine_label(pod.metadata.labels) or "vllm"
+            slots = _slots(pod, engine)
             found += [
-                Endpoint(Place(pod.metadata.uid, port), pod.metadata.name, pod.status.pod_ip, engine)
+                Endpoint(Place(pod.metadata.uid, port), pod.metadata.name, pod.status.pod_ip, engine, slots)
                 for port in ports
                 if active is None or port in active
             ]
     return found
+
+
+def _slots(pod: EnginePod, engine: str) -> int | None:
+    """What the flags of a pod say; None if nothing."""
+    flags = " ".join(part for one in pod.spec.containers for part in (*one.command, *one.args))
+    found = _SLOTS.search(flags)
+    if found is not None:
+        return int(found[1])
+    return _DEFAULT_SLOTS.get(engine) if _ENABLED.search(flags) else None

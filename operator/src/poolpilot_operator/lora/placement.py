@@ -75,15 +75,23 @@ def planned(sites: Sequence[Site], wishes: Iterable[Wish], now: Mapping[str, Ite
     held: dict[Place, list[Wish]] = {place: [] for place in by_place}
     places: dict[str, list[Place]] = {wish.name: [] for wish in asked}
 
+    def there(wish: Wish, place: Place) -> bool:
+        """Somebody else's doing: it takes no room that is not taken already."""
+        return wish.name in (by_place[place].models or ()) and place not in set(now.get(wish.name, ()))
+
     def put(wish: Wish, place: Place) -> None:
-        held[place].append(wish)
         places[wish.name].append(place)
-        room[place] -= 1
+        if not there(wish, place):
+            held[place].append(wish)
+            room[place] -= 1
 
     # What is there stays, the pinned and the old first where there is no longer room for all.
     for wish in asked:
         for place in sorted(now.get(wish.name, ())):
             if place in eligible[wish.name] and len(places[wish.name]) < wanted[wish.name] and room[place] > 0:
+                put(wish, place)
+        for place in eligible[wish.name]:
+            if there(wish, place) and len(places[wish.name]) < wanted[wish.name]:
                 put(wish, place)
     for wish in sorted(asked, key=lambda one: (not one.pinned, -one.demand, one.since, one.name)):
         while len(places[wish.name]) < wanted[wish.name]:
