@@ -59,25 +59,16 @@ class Meter:
         self.busy_s = 0.0
 
 
-class _Buffers:
-    """Buffers of the usual size that nobody uses."""
-
-    __slots__ = ("_free",)
-
-    def __init__(self) -> None:
-        self._free: list[bytearray] = []
-
-    def take(self) -> bytearray:
-        """One, whatever it holds."""
-        return self._free.pop() if self._free else bytearray(_BUFFER)
-
-    def give(self, buffer: bytearray) -> None:
-        """Back for others."""
-        if len(buffer) == _BUFFER and len(self._free) < _KEPT_BUFFERS:
-            self._free.append(buffer)
+_FREE: Final[list[bytearray]] = []
+"""Buffers of the usual size that nobody uses, whatever they hold."""
 
 
-_BUFFERS: Final = _Buffers()
+def _give(buffer: bytearray) -> None:
+    """A buffer is there for others."""
+    if len(buffer) == _BUFFER and len(_FREE) < _KEPT_BUFFERS:
+        _FREE.append(buffer)
+
+
 _NOTHING: Final = bytearray()
 
 
@@ -140,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._buffer is _NOTHING:
             # Not before something arrives: answers that arrive whole all use the same one, which the processor's
             # cache holds.
-            self._buffer = _BUFFERS.take()
+            self._buffer = _FREE.pop() if _FREE else bytearray(_BUFFER)
         return memoryview(self._buffer)[self._filled :] if self._filled else self._buffer
 
     @override
@@ -223,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         if size > len(self._buffer):
             larger = bytearray(max(size, 2 * len(self._buffer)))
             larger[: self._filled] = memoryview(self._buffer)[: self._filled]
-            _BUFFERS.give(self._buffer)
+            _give(self._buffer)
             self._buffer = larger
 
     @override
@@ -265,4 +256,4 @@ class Connection(asyncio.BufferedProtocol):
             done(outcome)
         finally:
             if buffer is not _NOTHING:
-                _BUFFERS.give(buffer)
+                _give(buffer)

@@ -16,6 +16,7 @@ Anything else, and numbers that are none, leave the page to the full search of `
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Protocol
 
 import msgspec
@@ -154,15 +155,15 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
         if not same_family and start == place.at:
             # A series that comes before the first of its family must be seen.
             if start > stop:
-                lead = _begin(text, text.rfind(b"\n", stop, start))
+                lead = _shared(_begin(text, text.rfind(b"\n", stop, start)))
             else:
                 between = 0
-        follow = _begin(text, place.stop)
+        follow = _shared(_begin(text, place.stop))
         lines.append(
             (
                 b"" if between > 0 or lead else text[start : place.stop] + follow,
                 place.stop - start,
-                text[start : place.value],
+                _shared(text[start : place.value]),
                 place.value - start,
                 start - stop,
                 between,
@@ -174,6 +175,13 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
         )
         stop = place.stop
     return layout_of(lines) if lines else None
+
+
+@lru_cache(maxsize=4096)
+def _shared(text: bytes) -> bytes:
+    """The same bytes for all endpoints whose pages have them: what every page is compared with stays in the
+    processor's cache."""
+    return text
 
 
 def _with_header(text: bytes, at: int) -> int:

@@ -287,8 +287,11 @@ class TelemetrySource:
             self._ended(watch, lane)
         else:
             lane.running -= 1
-            if not watch.closed:
-                self._push(watch, watch.metrics_plan)
+            plan = watch.metrics_plan
+            if not watch.closed and plan.queued is None:
+                # A good poll: as `_push`, without asking what is known.
+                plan.queued = (plan.due_ms, True)
+                heapq.heappush(self._good.due, (plan.due_ms, next(self._sequence), watch, plan))
 
     def _spawn(self, watch: EndpointWatch, plan: Plan, lane: _Lane) -> None:
         self.meter.busy_s += _TASK_S
