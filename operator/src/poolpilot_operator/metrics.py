@@ -39,6 +39,10 @@ class _Collector:
         writes = one.world.writer.writes
         yield _counter("writes", "Writes to the API server", ["kind", "verb"], [([*k], n) for k, n in writes.items()])
         yield _counter("events", "Events posted", [], [([], one.world.events.posted)])
+        changes = one.adapter_reconciler.changes
+        yield _counter(
+            "adapter_changes", "What was done to adapters", ["change"], [([k], n) for k, n in changes.items()]
+        )
         yield from self._pools()
 
     def _queues(self) -> Iterator[Metric]:

@@ -70,3 +70,20 @@ OPERATOR_CLUSTER: Final = (
     ),
 )
 """Of the operator beside these, only where it watches all namespaces."""
+
+ALL: Final = {
+    "OPERATOR": OPERATOR,
+    "OPERATOR_HOME": OPERATOR_HOME,
+    "OPERATOR_CLUSTER": OPERATOR_CLUSTER,
+    "PICKER": PICKER,
+}
+"""By the name that the documentation marks each table with."""
+
+
+def table(rules: tuple[Rule, ...]) -> str:
+    """As Markdown."""
+    rows = [
+        f"| {rule.group or '(core)'} | {', '.join(rule.resources)} | {', '.join(rule.verbs)} | {rule.why} |"
+        for rule in rules
+    ]
+    return "\n".join(["| group | resources | verbs | for |", "| --- | --- | --- | --- |", *rows])
