@@ -311,6 +311,8 @@ class PoolMachine(RuleBasedStateMachine):
             counted = Counter(b.adapter for b in self._at(endpoint) if b.adapter)
             assert adapters.inflight(slot) == dict(counted)
             assert adapters.busy_slots()[slot] == len(counted)
+            waiting = list(adapters.inflight(slot).values())[int(adapters.adapter_slots()[slot]) :]
+            assert adapters.not_deferred(slot, 1e6) == 1e6 - sum(waiting)
         for name in ADAPTERS:
             for mask, listed in (
                 (adapters.resident_mask(name), adapters.resident),

@@ -53,7 +53,9 @@ def make_table(count, seed=None):
     return table
 
 
-def make_view(table, *, cached=None, indexed=None, adapters=None, adapter="", output=300.0, rest=250.0, **asked):
+def make_view(
+    table, *, cached=None, indexed=None, adapters=None, adapter="", output=300.0, rest=250.0, lent=None, **asked
+):
     if adapters is None:
         adapters = AdapterResidency()
         adapters.resize(len(table))
@@ -68,6 +70,7 @@ def make_view(table, *, cached=None, indexed=None, adapters=None, adapter="", ou
         rng=random.Random(1),
         expected_output=output,
         expected_rest=rest,
+        lent=lent,
         hit_share=0.4,
         indexed_tokens=np.zeros(len(table)) if indexed is None else np.array(indexed, dtype=float),
     )
@@ -88,7 +91,9 @@ def written_out(view, slot, p):
     decoding = min(batch, float(t.max_sequences[slot]))
     step_now = step_ms + per_sequence * decoding + per_token * context
     each = per_sequence + per_token * (prompt + out / 2)
-    step = (step_now + n * each) / (1.0 - float(t.prefill_share[slot]))
+    mean = float(load.sequences[t.eligible].mean())
+    soon = batch if view.lent is None else max(batch, float(view.lent[slot]) * mean)
+    step = (step_now + (n + soon - batch) * each) / (1.0 - float(t.prefill_share[slot]))
 
     u = max(1.0, prompt - float(view.cached_tokens[slot]) * float(t.cache_trust[slot]))
     work = float(t.token_ms[slot]) * u + float(t.token2_ms[slot]) * (u * u + 2 * u * (prompt - u))
@@ -107,29 +112,35 @@ def written_out(view, slot, p):
     fill = (float(view.indexed_tokens[slot]) + generated + u + out) / capacity
     evicts = min(1.0, max(0.0, (fill - 0.95) / 0.1)) * u * view.hit_share * float(t.token_ms[slot])
 
-    load_ms = waits_for_slot = displaced = 0.0
+    load_ms = slot_ms = taken = displaced = 0.0
     if view.adapter:
         residency = view.adapters
         cold = view.adapter not in residency.resident(slot)
-        busy, slots = len(residency.inflight(slot)), float(residency.adapter_slots()[slot])
+        slots = int(residency.adapter_slots()[slot])
         load_ms = p.adapter_load_ms if cold else 0.0
         displaced = p.adapter_eviction_weight * (len(residency.resident(slot)) >= slots)
-        if cold and busy >= slots:
-            waits_for_slot = (busy - slots + 1) * out * step / max(1, busy)
+        here = residency.inflight(slot)
+        order = list(here)
+        if view.adapter not in order[:slots] and len(order) >= slots:
+            ahead = order.index(view.adapter) if view.adapter in order else len(order)
+            freed = sum(0.5 ** (min(here[name], 6) - 1) for name in order[:slots])
+            slot_ms = (ahead - slots + 1) / freed * rest * step
+        everybody = [residency.inflight(s) for s in range(len(t))]
+        waiting = sum(sum(list(one.values())[slots:]) for one in everybody)
+        taken = waiting / (slots * len(t)) / (1 + here.get(view.adapter, 0)) * out * step
 
-    ttft = wait + admission + prefill + load_ms
+    ttft = wait + admission + prefill + load_ms + slot_ms
     target = p.slow_start_ms if asked.slo_ttft_ms is None else asked.slo_ttft_ms / 4
-    mean = float(load.sequences[t.eligible].mean())
-    mixed = p.fleet_share * mean + (1.0 - p.fleet_share) * batch
+    mixed = p.fleet_share * mean + (1.0 - p.fleet_share) * soon
     return {
-        "wait": wait,
+        "wait": p.wait_weight * wait,
         "prefill": prefill,
         "admission": 2.0 * admission,
-        "adapter": load_ms * (1.0 + batch + displaced) + waits_for_slot,
+        "adapter": load_ms * (1.0 + batch + displaced),
+        "adapter_slot": slot_ms + p.adapter_slot_weight * taken,
         "slow_start": p.slow_start_weight * max(0.0, ttft - target),
         "decode": p.own_decode_weight * out * step,
         "delay_prefill": p.others_weight * mixed * work,
-        "delay_decode": p.others_decode_weight * batch * n * min(out, rest) * each,
         "eviction": p.eviction_weight * evicts * (1.0 + p.others_weight * batch),
         "kv_peak": barrier,
         "preempting": p.preempting_ms if t.preempting_until_ms[slot] > NOW else 0.0,
@@ -151,7 +162,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
     adapters.resize(5)
     for slot in range(5):
         adapters.apply_sample(slot, EngineSample(taken_ms=NOW, max_adapters=2))
-        for name in rng.choices("abcd", k=rng.randrange(4)):
+        for name in rng.choices("abcd", k=rng.randrange(7)):
             adapters.book(slot, name)
     view = make_view(
         table,
@@ -163,6 +174,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
         indexed=[rng.choice((0.0, 180_000.0, 500_000.0)) for _ in range(5)],
         adapters=adapters,
         adapter=adapter,
+        lent=rng.choice((None, np.array([0.0, 0.3, 1.0, 0.0, 0.7]))),
     )
     parameters = CostParameters()
     model = Pricing(parameters).cost(view)
@@ -182,7 +194,7 @@ def cost_of(table, **more):
 def test_an_idle_pool_of_equals_costs_the_same_everywhere():
     model = cost_of(make_table(6))
     assert np.ptp(model.total) == 0.0
-    assert set(model.terms) == {"wait", "prefill", "decode", "delay_prefill", "delay_decode"}
+    assert set(model.terms) == {"wait", "prefill", "decode", "delay_prefill"}
     assert model.forecast(0).wait_ms == 0.0
 
 
@@ -243,3 +255,62 @@ def test_free_slots_do_no_harm():
         model = cost_of(table)
     assert np.isfinite(model.total).all()
     assert model.total[0] == model.total[2]
+
+
+def test_the_cost_in_figures_worked_out_by_hand():
+    # Llama-3.1-8B on an H100, 20 sequences with 1,000 context tokens each there, 100 ms of prefill in its queue.
+    table = EndpointTable()
+    table.apply(spec(n, **{PROFILE: "llama-3.1-8b-h100"}) for n in range(2))
+    table.load_ms[:] = table.sample_ms[:] = NOW - 10.0
+    table.inflight[0] = table.requests[0] = 20.0
+    table.prompt_tokens[0] = 20_000.0
+    table.started_sum_ms[0] = 20 * NOW
+    table.free_at_ms[0] = NOW + 100.0
+    cost = cost_of(table, prompt_tokens=1_000, output=200.0, cached=[600.0, 0.0])
+    # A step: 7.67159 + 20 × 0.056317 + 20,000 × 4.14769e-5 = 9.627468 ms; with one more of 1,100 tokens 9.729409 ms.
+    # Prefill of 400 tokens behind 600: 400 × 0.0200381 + 4.05764e-7 × (400² + 2·400·600) = 8.274929 ms.
+    assert cost.terms["wait"].tolist() == pytest.approx([4 * (100 + 20.519014 + 4.813734), 0.0], abs=1e-4)
+    assert cost.terms["prefill"].tolist() == pytest.approx([8.274929 + 9.627468, 20.443864 + 7.67159], abs=1e-4)
+    assert cost.terms["decode"].tolist() == pytest.approx([50 * 9.729409, 50 * 7.773532], abs=1e-3)
+    # Of its prefill's delay 0.3 for 0.3 × 10 sequences, the mean, and 0.7 × its own.
+    assert cost.terms["delay_prefill"].tolist() == pytest.approx([0.3 * 17 * 8.274929, 0.3 * 3 * 20.443864], abs=1e-4)
+    assert set(cost.terms) == {"wait", "prefill", "decode", "delay_prefill"}
+    assert cost.forecast(0).ttft_ms == pytest.approx(100 + 20.519014 + 4.813734 + 8.274929 + 9.627468, abs=1e-4)
+
+
+def test_who_waits_for_a_gpu_slot_waits_for_the_answers_before_it():
+    adapters = AdapterResidency()
+    adapters.resize(2)
+    for slot in (0, 1):
+        adapters.apply_sample(slot, EngineSample(taken_ms=NOW, max_adapters=2))
+    for name in ("a", "b", "b"):
+        adapters.book(0, name)
+    cost = cost_of(make_table(2), adapters=adapters, adapter="c", rest=100.0)
+    # One slot is given back per answer by a's, half a one by b's.
+    assert cost.forecast(0).slot_ms == pytest.approx(100.0 * cost.forecast(0).step_ms / 1.5)
+    assert cost.forecast(1).slot_ms == 0.0
+    assert cost_of(make_table(2), adapters=adapters, adapter="b").forecast(0).slot_ms == 0.0
+
+
+def test_while_requests_wait_for_gpu_slots_an_adapter_that_runs_takes_no_other_one():
+    adapters = AdapterResidency()
+    adapters.resize(3)
+    for slot in range(3):
+        adapters.apply_sample(slot, EngineSample(taken_ms=NOW, max_adapters=1, resident_adapters=("a",)))
+    adapters.book(1, "a")
+    free = cost_of(make_table(3), adapters=adapters, adapter="a")
+    assert np.ptp(free.terms["adapter_slot"]) == 0.0
+    for _ in range(6):
+        adapters.book(2, "x")
+        adapters.book(2, "y")
+    short = cost_of(make_table(3), adapters=adapters, adapter="a").terms["adapter_slot"]
+    assert 0.0 < short[1] < short[0] < short[2]
+
+
+def test_an_endpoint_that_has_just_joined_counts_as_loaded():
+    table = make_table(3)
+    table.inflight[:2] = 30.0
+    plain = cost_of(table)
+    lent = cost_of(table, lent=np.array([0.0, 0.0, 1.0]))
+    assert lent.total[:2].tolist() == plain.total[:2].tolist()
+    assert plain.total[2] < lent.total[2] < lent.total[0]

@@ -195,3 +195,31 @@ def test_a_page_that_repeats_a_name_counts_it_once(names):
     tell(adapters, 0, active_adapters=(), resident_adapters=())
     assert not adapters.is_active_mask("a").any()
     assert not adapters.resident_mask("a").any()
+
+
+def test_adapters_beyond_the_gpu_slots_wait_in_their_order():
+    adapters = make(1, gpu_slots=2)
+    for name in ("a", "b", "b", "c", "d", "d"):
+        adapters.book(0, name)
+    # a gives its slot back once per answer, b every second one.
+    until = {name: float(adapters.scarcity(name)[0][0]) for name in "abcdx"}
+    assert until == {"a": 0.0, "b": 0.0, "c": 1 / 1.5, "d": 2 / 1.5, "x": 3 / 1.5}
+    # Three requests wait for two slots.
+    taken = {name: float(adapters.scarcity(name)[1][0]) for name in "abcdx"}
+    assert taken == {"a": 1.5 / 2, "b": 1.5 / 3, "c": 1.5 / 2, "d": 1.5 / 3, "x": 1.5}
+    assert adapters.not_deferred(0, 5.0) == 2.0 and adapters.not_deferred(0, 1.0) == 0.0
+    adapters.release(0, "a")
+    assert float(adapters.scarcity("c")[0][0]) == 0.0
+    for name in ("b", "b", "c", "d", "d"):
+        adapters.release(0, name)
+    assert adapters.full == 0
+    assert [column.tolist() for column in adapters.scarcity("a")] == [[0.0], [0.0]]
+
+
+def test_more_gpu_slots_end_the_wait():
+    adapters = make(1, gpu_slots=1)
+    for name in ("a", "b"):
+        adapters.book(0, name)
+    assert adapters.full == 1 and float(adapters.scarcity("b")[0][0]) == 1.0
+    tell(adapters, 0, max_adapters=3)
+    assert adapters.full == 0 and float(adapters.scarcity("b")[0][0]) == 0.0

@@ -39,6 +39,22 @@ def booked(ledger, table, *, slot=0, now=NOW, prefill_ms=100.0, sequences=1, pro
     return ledger.book(booking, now)
 
 
+def deferred(ledger, table):
+    """Booked where its adapter waits for a GPU slot."""
+    booking = Booking(
+        endpoint=table.at(0),
+        placed_ms=NOW,
+        prompt_tokens=1_000.0,
+        uncached_tokens=500.0,
+        expected_output=200.0,
+        sequences=1,
+        prefill_ms=0.0,
+        adapter="a",
+        deferred=True,
+    )
+    return ledger.book(booking, NOW)
+
+
 def firsts(*bookings):
     return [booking.first_ms - NOW for booking in bookings]
 
@@ -84,6 +100,16 @@ def test_a_late_first_token_moves_the_queue_by_half_of_the_error(ledger, table):
     assert table.free_at_ms[0] == NOW + 240
     ledger.first_token(first, NOW + 900)
     assert firsts(first) == [180]
+
+
+def test_who_waits_for_a_gpu_slot_holds_up_nobody(ledger, table):
+    late = deferred(ledger, table)
+    assert table.free_at_ms[0] == NOW
+    booked(ledger, table)
+    ledger.first_token(late, NOW + 5_000)
+    assert table.free_at_ms[0] == NOW + 100 and late.phase is Phase.DECODE
+    ledger.release(late, NOW + 6_000)
+    assert table.inflight[0] == 1.0
 
 
 def test_a_first_token_seen_does_not_hide_those_behind_it(ledger, table):
@@ -170,6 +196,13 @@ class TestReconcile:
         # Nothing waits: at most the one that had begun is still to be done.
         assert table.free_at_ms[0] == pytest.approx(at + 10_030)
         assert firsts(*queue)[2] == pytest.approx(11_030)
+
+    def test_who_waits_for_a_gpu_slot_is_not_in_the_queue(self, ledger, table):
+        deferred(ledger, table)
+        booked(ledger, table)
+        at = NOW + 1_000
+        ledger.reconcile_queue(table.at(0), at, 1, at + 5)
+        assert table.free_at_ms[0] == at + 100
 
     def test_what_was_placed_after_the_sample_counts_in_full(self, ledger, table):
         booked(ledger, table)

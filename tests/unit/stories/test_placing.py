@@ -352,7 +352,7 @@ class TestCapacity:
 
     def test_a_full_kv_cache_is_avoided(self):
         pool = make_pool(2)
-        feed(pool, pool.table.at(0), START, kv_usage=0.95, running=3.0)
+        feed(pool, pool.table.at(0), START, kv_usage=0.99, running=3.0)
         feed(pool, pool.table.at(1), START, kv_usage=0.2, running=8.0)
         assert {chosen(pool.place(request(500), START)) for _ in range(5)} == {"10.0.0.2:8000"}
 
@@ -432,7 +432,9 @@ def test_several_pickers_do_not_run_to_the_same_endpoint_on_old_samples():
             for slot, running in enumerate((2.0, 12.0, 12.0, 12.0)):
                 feed(pool, pool.table.at(slot), START, running=running)
             for number in range(12):
-                total[chosen(pool.place(request(400, prefix=[(number, 384)]), START + 100))] += 1
+                # Far enough apart that no prefill queue builds up: only the batches differ.
+                placed = pool.place(request(400, prefix=[(number, 384)]), START + 100.0 * (number + 1))
+                total[chosen(placed)] += 1
         spread[name] = max(total.values())
     assert spread["aware"] < spread["unaware"]
     assert spread["aware"] <= 30

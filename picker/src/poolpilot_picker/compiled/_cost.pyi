@@ -30,5 +30,6 @@ class Cost:
         cached: Floats,
         indexed: Floats,
         load: tuple[Floats, Floats] | None,
-        adapter: tuple[Mask, Floats, Floats, Floats] | None,
+        adapter: tuple[Mask, Floats, Floats, Floats, Floats] | None,
+        lent: Floats | None,
     ) -> Priced: ...

@@ -17,17 +17,17 @@ import numpy as np
 from poolpilot_picker.compiled._columns cimport *
 
 cdef enum:
-    WAIT, PREFILL, DECODE, DELAY_PREFILL, DELAY_DECODE, KV_PEAK, ADMISSION, EVICTION, ADAPTER, SLOW_START, PREEMPTING
+    WAIT, PREFILL, DECODE, DELAY_PREFILL, KV_PEAK, ADMISSION, EVICTION, ADAPTER, ADAPTER_SLOT, SLOW_START, PREEMPTING
     FAILURES
     TERM_COUNT
     TOTAL = TERM_COUNT
-    FIRST_WAIT, ADAPTER_MS, STEP, UNCACHED
+    FIRST_WAIT, ADAPTER_MS, SLOT_MS, STEP, UNCACHED
     OTHERS, HELD
     OUT_COUNT
-    MOST_ARRAYS = 8
+    MOST_ARRAYS = 10
 
 TERMS = (
-    "wait", "prefill", "decode", "delay_prefill", "delay_decode", "kv_peak", "admission", "eviction", "adapter",
+    "wait", "prefill", "decode", "delay_prefill", "kv_peak", "admission", "eviction", "adapter", "adapter_slot",
     "slow_start", "preempting", "failures",
 )
 """Names of the first rows of `Priced`; the row after them is their sum."""
@@ -95,7 +95,7 @@ cdef class Priced:
         self._checked(slot)
         return self._forecast(
             self._row(FIRST_WAIT)[slot], self._row(PREFILL)[slot], self._row(ADAPTER_MS)[slot], self._row(STEP)[slot],
-            self._output, self._row(UNCACHED)[slot],
+            self._output, self._row(UNCACHED)[slot], self._row(SLOT_MS)[slot],
         )
 
     def cheapest(self, mask, rng):
@@ -133,9 +133,9 @@ cdef class Priced:
 cdef class Cost:
     """A formula's constants, by the names of `CostParameters`, and the formula."""
 
-    cdef double own_decode_weight, others_weight, fleet_share, others_decode_weight, slow_start_weight, slow_start_ms
+    cdef double own_decode_weight, others_weight, fleet_share, slow_start_weight, slow_start_ms
     cdef double eviction_weight, adapter_load_ms, adapter_eviction_weight, kv_barrier_ms, kv_barrier_most_ms
-    cdef double preempting_ms
+    cdef double preempting_ms, wait_weight, adapter_slot_weight
     cdef bint use_wait, use_cache
     cdef object forecast
 
@@ -147,7 +147,6 @@ cdef class Cost:
         self.own_decode_weight = parameters.own_decode_weight
         self.others_weight = parameters.others_weight
         self.fleet_share = parameters.fleet_share
-        self.others_decode_weight = parameters.others_decode_weight
         self.slow_start_weight = parameters.slow_start_weight
         self.slow_start_ms = parameters.slow_start_ms
         self.eviction_weight = parameters.eviction_weight
@@ -156,6 +155,8 @@ cdef class Cost:
         self.kv_barrier_ms = parameters.kv_barrier_ms
         self.kv_barrier_most_ms = parameters.kv_barrier_most_ms
         self.preempting_ms = parameters.preempting_ms
+        self.wait_weight = parameters.wait_weight
+        self.adapter_slot_weight = parameters.adapter_slot_weight
         self.use_wait = parameters.use_wait
         self.use_cache = parameters.use_cache
 
@@ -175,11 +176,12 @@ cdef class Cost:
         indexed,
         load,
         adapter,
+        lent,
     ):
         """The terms, their sum and what is predicted, for every slot: a `Priced`.
 
-        `load`: (foreign, other_kv) where they were estimated before, else None. `adapter`: (resident mask, busy, loaded
-        and all GPU slots), None without one. `target_ms`: of the request's own TTFT objective, None without one.
+        `load`: (foreign, other_kv) where they were estimated before, else None. `adapter`: (resident mask, answers
+        until a GPU slot is free, requests that wait for each slot where it takes one more, loaded and all GPU slots), None without one. `target_ms`: of the request's own TTFT objective, None without one.
         """
         cdef Py_ssize_t slots = columns._slots
         cdef Priced priced = Priced.__new__(Priced)
@@ -189,7 +191,9 @@ cdef class Cost:
         cdef const double* other_kv = NULL
         cdef const double* of_cached
         cdef const double* of_indexed
-        cdef const double* busy = NULL
+        cdef const double* until_slot = NULL
+        cdef const double* taken_slot = NULL
+        cdef const double* of_lent = NULL
         cdef const double* loaded = NULL
         cdef const double* limits = NULL
         cdef const uint8_t* resident = NULL
@@ -201,9 +205,12 @@ cdef class Cost:
                 one, other = load
                 foreign, other_kv = floats(&arrays, one, slots), floats(&arrays, other, slots)
             if adapter is not None:
-                mask, one, other, all_slots = adapter
-                busy, loaded = floats(&arrays, one, slots), floats(&arrays, other, slots)
+                mask, one, two, other, all_slots = adapter
+                until_slot, loaded = floats(&arrays, one, slots), floats(&arrays, other, slots)
+                taken_slot = floats(&arrays, two, slots)
                 limits, resident = floats(&arrays, all_slots, slots), flags(&arrays, mask, slots)
+            if lent is not None:
+                of_lent = floats(&arrays, lent, slots)
             if not slots:
                 return priced
             if foreign == NULL and not columns._all_heard(now - 0.5 * stale_after_ms):
@@ -211,7 +218,7 @@ cdef class Cost:
                 foreign, other_kv = priced._row(OTHERS), priced._row(HELD)
             priced._matter = self._fill(
                 columns, now, prompt, sequences, output, rest, late_ms, hit_share, pickers, of_cached, of_indexed,
-                foreign, other_kv, resident, busy, loaded, limits, priced,
+                foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, of_lent, priced,
             )
             return priced
         finally:
@@ -233,9 +240,11 @@ cdef class Cost:
         const double* foreign,
         const double* other_kv,
         const uint8_t* resident,
-        const double* busy,
+        const double* until_slot,
+        const double* taken_slot,
         const double* loaded,
         const double* limits,
+        const double* lent,
         Priced out,
     ) except -1:
         cdef Py_ssize_t slots = columns._slots, s
@@ -264,7 +273,6 @@ cdef class Cost:
         cdef double* to_prefill = out._row(PREFILL)
         cdef double* to_decode = out._row(DECODE)
         cdef double* to_delay_prefill = out._row(DELAY_PREFILL)
-        cdef double* to_delay_decode = out._row(DELAY_DECODE)
         cdef double* to_step = out._row(STEP)
         cdef double* to_uncached = out._row(UNCACHED)
         cdef double* to_kv_peak = out._row(KV_PEAK)
@@ -276,6 +284,8 @@ cdef class Cost:
         cdef double* to_failures = out._row(FAILURES)
         cdef double* to_first_wait = out._row(FIRST_WAIT)
         cdef double* to_adapter_ms = out._row(ADAPTER_MS)
+        cdef double* to_slot_ms = out._row(SLOT_MS)
+        cdef double* to_adapter_slot = out._row(ADAPTER_SLOT)
         cdef double* to_total = out._row(TOTAL)
         cdef const double* others = foreign if foreign != NULL else &columns._block[FOREIGN, 0]
         cdef const double* held = other_kv if other_kv != NULL else &columns._block[OTHER_KV_TOKENS, 0]
@@ -283,19 +293,20 @@ cdef class Cost:
         cdef double like_ours = 0.5 * (pickers - 1.0) if pickers > 1.0 and foreign == NULL else 0.0
         cdef double theirs = 0.5 if like_ours > 0.0 else 1.0
         cdef double midway = prompt + 0.5 * output
-        cdef double fleet = 0.0, slowed = self.others_decode_weight * sequences * smaller(output, rest)
+        cdef double mean, soon, fleet = 0.0, taken = self.adapter_slot_weight * output
         cdef double own_decode = self.own_decode_weight * output
         cdef double added_kv = sequences * output, evicted = self.eviction_weight * hit_share
         cdef double batch, strangers, each, generated, context, decoding, step_now, step, uncached, work, prefill, wait
-        cdef double queue, in_use, capacity, peak, over, waits, fill, adapter_ms, late
-        cdef int matter = 1 << WAIT | 1 << PREFILL | 1 << DECODE | 1 << DELAY_PREFILL | 1 << DELAY_DECODE
+        cdef double queue, in_use, capacity, peak, over, waits, fill, adapter_ms, slot_ms, late
+        cdef int matter = 1 << WAIT | 1 << PREFILL | 1 << DECODE | 1 << DELAY_PREFILL
 
         for s in range(slots):
             strangers = theirs * others[s] + like_ours * inflight[s]
             fleet += (inflight[s] + strangers) * mean_weight[s]
+        mean = fleet
         fleet *= self.fleet_share
         if resident != NULL:
-            matter |= 1 << ADAPTER
+            matter |= 1 << ADAPTER | 1 << ADAPTER_SLOT
 
         for s in range(slots):
             strangers = theirs * others[s] + like_ours * inflight[s]
@@ -306,10 +317,11 @@ cdef class Cost:
                 step_ms[s], sequence_ms[s], context_ms[s], now,
             )
             context = prompt_tokens[s] + generated + strangers * midway
+            soon = batch if lent == NULL else larger(batch, lent[s] * mean)
             decoding = smaller(batch, max_sequences[s])
             step_now = step_ms[s] + sequence_ms[s] * decoding
             step_now += context_ms[s] * context
-            step = (step_now + sequences * each) * interference[s]
+            step = (step_now + (sequences + (soon - batch)) * each) * interference[s]
 
             uncached = larger(prompt - (cached[s] * cache_trust[s] if self.use_cache else 0.0), 1.0)
             work = uncached * (token_ms[s] + token2_ms[s] * (2.0 * prompt - uncached))
@@ -318,11 +330,10 @@ cdef class Cost:
             if self.use_wait:
                 queue = larger(free_at_ms[s] - now, 0.0)
                 wait += queue + smaller(queue, half_chunk_ms[s])
-            to_wait[s] = wait
+            to_wait[s] = self.wait_weight * wait
             to_prefill[s] = prefill
             to_decode[s] = own_decode * step
-            to_delay_prefill[s] = self.others_weight * (fleet + (1.0 - self.fleet_share) * batch) * work
-            to_delay_decode[s] = slowed * batch * each
+            to_delay_prefill[s] = self.others_weight * (fleet + (1.0 - self.fleet_share) * soon) * work
             to_step[s] = step
             to_uncached[s] = uncached
 
@@ -360,9 +371,11 @@ cdef class Cost:
                 to_adapter[s] = adapter_ms * (
                     1.0 + (self.adapter_eviction_weight if loaded[s] >= limits[s] else 0.0) + batch
                 )
-                if busy[s] >= limits[s]:
-                    to_adapter[s] += (busy[s] - limits[s] + 1.0) * output * step / larger(busy[s], 1.0)
-            late = wait + prefill + adapter_ms - late_ms
+            slot_ms = to_adapter_slot[s] = 0.0
+            if resident != NULL:
+                slot_ms = until_slot[s] * rest * step
+                to_adapter_slot[s] = slot_ms + taken * taken_slot[s] * step
+            late = wait + prefill + adapter_ms + slot_ms - late_ms
             to_slow_start[s] = to_preempting[s] = 0.0
             if late > 0.0:
                 matter |= 1 << SLOW_START
@@ -375,10 +388,11 @@ cdef class Cost:
                 matter |= 1 << FAILURES
             to_first_wait[s] = wait
             to_adapter_ms[s] = adapter_ms
+            to_slot_ms[s] = slot_ms
             to_total[s] = (
-                to_wait[s] + to_prefill[s] + to_decode[s] + to_delay_prefill[s] + to_delay_decode[s]
+                to_wait[s] + to_prefill[s] + to_decode[s] + to_delay_prefill[s]
                 + to_kv_peak[s] + to_admission[s] + to_eviction[s]
-                + to_adapter[s] + to_slow_start[s] + to_preempting[s] + to_failures[s]
+                + to_adapter[s] + to_adapter_slot[s] + to_slow_start[s] + to_preempting[s] + to_failures[s]
             )
         return matter
 

@@ -105,6 +105,10 @@ class Learners:
         sequences = float(table.inflight[slot]) + float(table.foreign[slot])
         self._of[endpoint].speed.loading(load_ms or LOAD_MS, sequences)
 
+    def deferred(self, endpoint: Endpoint) -> None:
+        """A placed request waits for a GPU slot: when it starts says little of how fast the endpoint is."""
+        self._of[endpoint].speed.loading(LOAD_MS, 0.0)
+
     def withdrawn(self, endpoint: Endpoint, lesson: Lesson) -> None:
         """No pod answered the placed request, or another one did: what was predicted is compared with nothing."""
         learner = self._of.get(endpoint)

@@ -16,6 +16,7 @@ from poolpilot_picker.flow.learners import Learners, Lesson
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
 from poolpilot_picker.flow.readings import Readings
 from poolpilot_picker.flow.receipts import Receipt, ReceiptBook, Snapshot
+from poolpilot_picker.flow.warm_up import WarmUp
 from poolpilot_picker.learning.lengths import OutputLengths
 from poolpilot_picker.learning.tokens import TokenScale
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
@@ -107,6 +108,7 @@ class Pool:
         self._failed = self._learners.failed
         self._rng = rng
         self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
+        self._warm_up = WarmUp(self.table)
         self._hit_share = 0.2
         self.lost = 0
         """Bookings released by the backstop: each is an exchange whose end nobody told."""
@@ -198,6 +200,7 @@ class Pool:
             expected_output=expected_output,
             expected_rest=lengths.remaining(),
             hit_share=self._hit_share,
+            lent=self._warm_up.shares(now) if self._warm_up.new else None,
         )
 
     def _receipt(self, request: InferenceRequest, decision: Decision) -> Receipt | None:
@@ -217,9 +220,11 @@ class Pool:
             uncached_tokens=forecast.uncached_tokens,
             expected_output=forecast.output_tokens,
             sequences=request.sequences,
-            prefill_ms=forecast.prefill_ms + forecast.adapter_ms,
+            # Who waits for a GPU slot is passed over by the engine: nobody waits behind it.
+            prefill_ms=0.0 if forecast.slot_ms > 0.0 else forecast.prefill_ms + forecast.adapter_ms,
             adapter=view.adapter,
             inference=inference,
+            deferred=forecast.slot_ms > 0.0,
         )
         self._learners.advance(endpoint, now)
         self.prefixes.insert(request.prefix, endpoint.slot)
@@ -233,6 +238,8 @@ class Pool:
                 raise
             if cold:
                 self._learners.loading(endpoint, forecast.adapter_ms)
+            if booking.deferred:
+                self._learners.deferred(endpoint)
         return booking, lesson
 
     def _teach(self, decision: Decision, cached: float) -> Lesson:
@@ -339,6 +346,8 @@ class Pool:
         """Discovery's wanted set; returns (added, removed). Endpoints that stay keep everything known of them."""
         before = list(self.table)
         added, removed = self.table.apply(specs)
+        if before:
+            self._warm_up.joined(added)
         for endpoint in before:
             if not self.table.holds(endpoint):
                 self._forget(endpoint)
@@ -354,6 +363,7 @@ class Pool:
         """The endpoint's slot is free: nothing of it may reach who gets the slot next."""
         self._readings.forget(endpoint)
         self._learners.forget(endpoint)
+        self._warm_up.forget(endpoint)
         self.ledger.forget(endpoint)
         self.prefixes.clear(endpoint.slot)
         self.adapters.clear(endpoint.slot)

@@ -56,6 +56,8 @@ class Readings:
             self._prefixes.set_capacity(slot, float(sample.kv_capacity_tokens))
         waiting = table.columns.tell(slot, sample, self._ledger.explained(endpoint, sample.taken_ms))
         if waiting >= 0.0:
+            if self._adapters.full:
+                waiting = self._adapters.not_deferred(slot, waiting)
             self._ledger.reconcile_queue(endpoint, sample.taken_ms, waiting, now)
         self._adapters.apply_sample(slot, sample)
         if sample.preemptions is not None:
@@ -74,6 +76,8 @@ class Readings:
         if not math.isnan(usage):
             table.columns.tell_usage(slot, usage)
         if not math.isnan(waiting):
+            if self._adapters.full:
+                waiting = self._adapters.not_deferred(slot, waiting)
             self._ledger.reconcile_queue(endpoint, report.taken_ms, waiting, now)
 
     def restarted(self, endpoint: Endpoint, now: float) -> None:

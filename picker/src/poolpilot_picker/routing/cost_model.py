@@ -45,8 +45,8 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Of the delay that its prefill causes to each sequence decoding there. 0.25–0.5; never below own_decode_weight."""
     fleet_share: float = 0.3
     """Share of the fleet's mean batch, instead of the endpoint's own, in that delay. 0–0.4."""
-    others_decode_weight: float = 0.25
-    """Of the delay that its decode causes to the others' decode."""
+    wait_weight: float = 4.0
+    """Of the wait for the prefill queue: where heavy prompts meet is the tail of TTFT, and elsewhere is free. 3–10."""
     slow_start_weight: float = 3.0
     """Of the part of TTFT above slow_start_ms. 1–6."""
     slow_start_ms: float = 300.0
@@ -55,6 +55,8 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Of the value of the cached tokens that the placement evicts. 0.5–1."""
     adapter_load_ms: float = 500.0
     """Of a cold adapter, which stalls the whole batch."""
+    adapter_slot_weight: float = 3.0
+    """Of the delay that requests waiting for a GPU slot have when the adapter takes one more. 1–3."""
     adapter_eviction_weight: float = 0.25
     """Of the load that the adapter it displaces will need, where no slot is free."""
     kv_barrier_ms: float = 1_000.0
@@ -97,7 +99,17 @@ class CostModel:
     to the garbage collector.
     """
 
-    __slots__ = ("_adapter_ms", "_output", "_prefill_ms", "_step_ms", "_uncached", "_wait_ms", "terms", "total")
+    __slots__ = (
+        "_adapter_ms",
+        "_output",
+        "_prefill_ms",
+        "_slot_ms",
+        "_step_ms",
+        "_uncached",
+        "_wait_ms",
+        "terms",
+        "total",
+    )
 
     def __init__(self, view: DecisionView, parameters: CostParameters) -> None:
         table, request, load, now = view.table, view.request, view.load, view.now
@@ -113,7 +125,10 @@ class CostModel:
             context += load.foreign * midway
         decoding = np.minimum(batch, table.max_sequences)
         step_now = table.step_ms + table.sequence_ms * decoding + table.context_ms * context
-        step = (step_now + sequences * each) * table.interference
+        mean = float(batch.dot(table.mean_weight))
+        # Of an endpoint that has just joined, what it will soon have.
+        soon = batch if view.lent is None else np.maximum(batch, view.lent * mean)
+        step = (step_now + (sequences + (soon - batch)) * each) * table.interference
 
         uncached = np.maximum(prompt - view.cached_tokens * table.cache_trust, 1.0)
         if not parameters.use_cache:
@@ -128,21 +143,20 @@ class CostModel:
             queue = np.maximum(table.free_at_ms - now, 0.0)
             wait += queue + np.minimum(queue, table.half_chunk_ms)
 
-        fleet = parameters.fleet_share * float(batch.dot(table.mean_weight))
-        delayed = parameters.others_weight * (fleet + (1.0 - parameters.fleet_share) * batch)
-        slowed = parameters.others_decode_weight * sequences * min(output, view.expected_rest)
+        fleet = parameters.fleet_share * mean
+        delayed = parameters.others_weight * (fleet + (1.0 - parameters.fleet_share) * soon)
         self._output = output
         self._step_ms: Floats = step
         self._uncached: Floats = uncached
         self._prefill_ms: Floats = prefill
         self._wait_ms: Floats = wait
         self._adapter_ms: Floats | None = None
+        self._slot_ms: Floats | None = None
         self.terms: dict[str, Floats] = {
-            "wait": wait,
+            "wait": parameters.wait_weight * wait,
             "prefill": prefill,
             "decode": (parameters.own_decode_weight * output) * step,
             "delay_prefill": delayed * work,
-            "delay_decode": slowed * batch * each,
         }
         self._add_capacity(view, parameters, generated, decoding)
         if view.adapter:
@@ -181,24 +195,25 @@ class CostModel:
             self.terms["eviction"] = share * value * (1.0 + parameters.others_weight * batch)
 
     def _add_adapter(self, view: DecisionView, parameters: CostParameters) -> None:
-        """The load of a cold adapter stalls the batch; where all slots are in use it waits for one."""
+        """The load of a cold adapter stalls the batch; where the batch needs all GPU slots it waits for one, and others
+        wait for the one that it takes."""
         batch, adapters = view.load.sequences, view.adapters
         cold = ~adapters.resident_mask(view.adapter)
-        busy, slots = adapters.busy_slots(), adapters.adapter_slots()
         self._adapter_ms = load = np.where(cold, parameters.adapter_load_ms, 0.0)
-        displaced = parameters.adapter_eviction_weight * (adapters.loaded_slots() >= slots)
-        term = load * (1.0 + displaced + batch)
-        full = cold & (busy >= slots)
-        if full.any():
-            answers = (busy - slots + 1.0) * view.expected_output * self._step_ms / np.maximum(busy, 1.0)
-            term += np.where(full, answers, 0.0)
-        self.terms["adapter"] = term
+        displaced = parameters.adapter_eviction_weight * (adapters.loaded_slots() >= adapters.adapter_slots())
+        self.terms["adapter"] = load * (1.0 + displaced + batch)
+        until, taken = adapters.scarcity(view.adapter)
+        self._slot_ms = slot_ms = (until * view.expected_rest) * self._step_ms
+        taken = (parameters.adapter_slot_weight * view.expected_output) * taken
+        self.terms["adapter_slot"] = slot_ms + taken * self._step_ms
 
     def _add_slow_start(self, request: InferenceRequest, parameters: CostParameters) -> None:
         """What of the time to the first token is beyond the target weighs more."""
         late = self._wait_ms + self._prefill_ms
         if self._adapter_ms is not None:
             late += self._adapter_ms
+        if self._slot_ms is not None:
+            late += self._slot_ms
         late -= parameters.slow_start_ms if request.slo_ttft_ms is None else 0.25 * request.slo_ttft_ms
         if late[late.argmax()] > 0.0:
             self.terms["slow_start"] = parameters.slow_start_weight * np.maximum(late, 0.0)
@@ -227,4 +242,5 @@ class CostModel:
             step_ms=float(self._step_ms[slot]),
             output_tokens=self._output,
             uncached_tokens=float(self._uncached[slot]),
+            slot_ms=0.0 if self._slot_ms is None else float(self._slot_ms[slot]),
         )

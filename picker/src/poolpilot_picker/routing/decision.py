@@ -20,11 +20,13 @@ class Forecast(msgspec.Struct, frozen=True, gc=False):
     output_tokens: float = 0.0
     """Expected, per sequence."""
     uncached_tokens: float = 0.0
+    slot_ms: float = 0.0
+    """Until one of the engine's GPU slots is free for its adapter."""
 
     @property
     def ttft_ms(self) -> float:
         """Until the first token."""
-        return self.wait_ms + self.adapter_ms + self.prefill_ms
+        return self.wait_ms + self.slot_ms + self.adapter_ms + self.prefill_ms
 
     @property
     def finish_ms(self) -> float:

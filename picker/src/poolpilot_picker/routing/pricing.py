@@ -31,8 +31,9 @@ class Pricing:
         load = None if view.estimated is None else (view.load.foreign, view.load.other_kv)
         adapter = None
         if view.adapter:
+            until, taken = adapters.scarcity(view.adapter)
             resident = adapters.resident_mask(view.adapter)
-            adapter = (resident, adapters.busy_slots(), adapters.loaded_slots(), adapters.adapter_slots())
+            adapter = (resident, until, taken, adapters.loaded_slots(), adapters.adapter_slots())
         return formula.price(
             columns,
             view.now,
@@ -48,4 +49,5 @@ class Pricing:
             view.indexed_tokens,
             load,
             adapter,
+            view.lent,
         )

@@ -44,6 +44,8 @@ class DecisionView(msgspec.Struct, kw_only=True, eq=False):
     """Tokens still to come of an average sequence in flight."""
     hit_share: float = 0.0
     """Share of prompt tokens that lately were found in the cache: what an evicted token is worth."""
+    lent: Floats | None = None
+    """Share of the mean load that an endpoint is taken to have at least, per slot; None: 0 everywhere."""
     cost: Cost | None = None
     """Set by the predicted-finish policy; the booking takes its forecast from here."""
     terms: dict[str, Floats] = {}

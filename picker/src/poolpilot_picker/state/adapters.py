@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 DEFAULT_SLOTS: Final = 4
 """GPU adapter slots assumed where the engine does not tell."""
+MOST_SHARED: Final = 6
+"""Requests in flight from which on an adapter is taken to give its GPU slot back as late as with so many."""
+_FREED: Final = tuple(2.0 ** (1 - count) for count in range(MOST_SHARED + 1))
+"""By an adapter's requests in flight: GPU slots it gives back per length of an answer. Each further one makes it twice
+as late: others arrive meanwhile."""
 CACHED_MODELS: Final = 4_096
 """Model names whose endpoints are remembered: clients choose the names."""
 
@@ -37,7 +42,7 @@ def _resized(column: _Array, slots: int, fill: float) -> _Array:
 class _Slot:
     """What is known of one endpoint's models."""
 
-    __slots__ = ("active", "inflight", "most", "resident", "served", "waiting")
+    __slots__ = ("active", "inflight", "most", "queued", "resident", "served", "waiting")
 
     def __init__(self) -> None:
         self.served: ServedModels | None = None
@@ -48,6 +53,10 @@ class _Slot:
         self.resident: OrderedDict[str, None] = OrderedDict()
         """Least recently used first."""
         self.inflight: Counter[str] = Counter()
+        """Our requests in flight per adapter, in the order in which the adapters became active: as many as there are
+        GPU slots run, the others wait for one."""
+        self.queued: tuple[str, ...] = ()
+        """Those that wait."""
 
 
 class _NameMasks:
@@ -100,12 +109,19 @@ class AdapterResidency:
         self._active = _NameMasks()
         self._waiting = _NameMasks()
         self._resident = _NameMasks()
+        self._inflight = _NameMasks()
         self._serving: dict[str, Mask | None] = {}
         # One element per slot, kept up to date.
         self._busy: Floats = np.zeros(0)
         self._limits: Floats = np.zeros(0)
         self._occupied: Floats = np.zeros(0)
         self._loaded: Floats = np.zeros(0)
+        self._until_slot: Floats = np.zeros(0)
+        self._deferred: Floats = np.zeros(0)
+        self._none: Floats = np.zeros(0)
+        self.full = 0
+        """How many slots there are whose GPU slots are all in use; 0 most of the time."""
+        self._waiting_requests = 0.0
         self._told: Mask = np.zeros(0, dtype=np.bool_)
 
     def resize(self, slots: int) -> None:
@@ -115,12 +131,15 @@ class AdapterResidency:
             return
         del self._slots[slots:]
         self._slots += [_Slot() for _ in range(slots - known)]
-        for masks in (self._listed, self._active, self._waiting, self._resident):
+        for masks in (self._listed, self._active, self._waiting, self._resident, self._inflight):
             masks.resize(slots)
         self._busy = _resized(self._busy, slots, 0.0)
         self._limits = _resized(self._limits, slots, DEFAULT_SLOTS)
         self._occupied = _resized(self._occupied, slots, 0.0)
         self._loaded = _resized(self._loaded, slots, 0.0)
+        self._until_slot = _resized(self._until_slot, slots, 0.0)
+        self._deferred = _resized(self._deferred, slots, 0.0)
+        self._none = np.zeros(slots)
         self._told = _resized(self._told, slots, False)
         self._serving.clear()
 
@@ -128,7 +147,9 @@ class AdapterResidency:
         """The slot changed hands: nothing is known."""
         self.set_served(slot, None)
         self.restarted(slot)
+        self._replace(self._inflight, slot, tuple(self._slots[slot].inflight), ())
         self._slots[slot] = _Slot()
+        self._queue(slot)
         self._busy[slot] = 0.0
         self._limits[slot] = DEFAULT_SLOTS
         self._told[slot] = False
@@ -170,6 +191,7 @@ class AdapterResidency:
             known.most = most
             self._told[slot] = True
             self._limits[slot] = max(1, most)
+            self._queue(slot)
         if sample.resident_adapters is not None:
             resident = tuple(dict.fromkeys(sample.resident_adapters))
             self._replace(self._resident, slot, tuple(known.resident), resident)
@@ -208,7 +230,11 @@ class AdapterResidency:
         cold = self._load(slot, adapter)
         inflight = self._slots[slot].inflight
         inflight[adapter] += 1
-        self._busy[slot] = len(inflight)
+        if inflight[adapter] == 1:
+            self._inflight.add(adapter, slot)
+        self._busy[slot] = active = len(inflight)
+        if active >= self._limits[slot]:
+            self._queue(slot)
         return cold
 
     def used(self, slot: int, adapter: str) -> bool:
@@ -221,7 +247,24 @@ class AdapterResidency:
         inflight[adapter] -= 1
         if inflight[adapter] <= 0:
             del inflight[adapter]
+            self._inflight.discard(adapter, slot)
         self._busy[slot] = len(inflight)
+        if self._until_slot[slot]:
+            self._queue(slot)
+
+    def _queue(self, slot: int) -> None:
+        """Brings up to date who waits for a GPU slot and how long the next one would."""
+        known = self._slots[slot]
+        inflight, limit = known.inflight, int(self._limits[slot])
+        names = list(inflight)
+        known.queued = tuple(names[limit:])
+        deferred, until = sum([inflight[name] for name in known.queued]), 0.0
+        if len(names) >= limit:
+            freed = sum([_FREED[min(inflight[name], MOST_SHARED)] for name in names[:limit]])
+            until = (len(names) - limit + 1.0) / freed
+        self.full += bool(until) - bool(self._until_slot[slot])
+        self._waiting_requests += deferred - self._deferred[slot]
+        self._until_slot[slot], self._deferred[slot] = until, deferred
 
     def inflight(self, slot: int) -> dict[str, int]:
         """Our requests in flight per adapter."""
@@ -258,6 +301,33 @@ class AdapterResidency:
     def busy_slots(self) -> Floats:
         """Distinct adapters with our requests in flight, per slot, live."""
         return self._busy
+
+    def scarcity(self, adapter: str) -> tuple[Floats, Floats]:
+        """What a request for the adapter finds of GPU slots, per slot of the table.
+
+        How long it waits for one, in lengths of an answer: 0 where its adapter runs or a slot is free. And how many
+        requests in the mean wait for a slot, where the adapter takes one more: 0 where nobody waits, and the less, the
+        more requests of the adapter are in flight there already.
+        """
+        if not self.full:
+            return self._none, self._none
+        price = self._waiting_requests / float(self._limits.sum())
+        here = self._inflight.masks.get(adapter)
+        if here is None:
+            return self._until_slot, np.full(len(self._slots), price)
+        until: Floats = np.where(here, 0.0, self._until_slot)
+        taken: Floats = np.full(len(self._slots), price)
+        for slot in here.nonzero()[0].tolist():
+            known = self._slots[slot]
+            taken[slot] = price / (1.0 + known.inflight[adapter])
+            if adapter in known.queued:
+                ahead = known.queued.index(adapter) + 1.0
+                until[slot] = self._until_slot[slot] * ahead / (len(known.queued) + 1.0)
+        return until, taken
+
+    def not_deferred(self, slot: int, waiting: float) -> float:
+        """Of so many that the engine says are waiting, those that do not wait for a GPU slot."""
+        return max(0.0, waiting - self._deferred.item(slot))
 
     def loaded_slots(self) -> Floats:
         """Adapters thought to be loaded, per slot, live."""

@@ -50,6 +50,8 @@ class Booking(msgspec.Struct, kw_only=True, eq=False):
     first_ms: float = 0.0
     """Predicted, later observed, time of the first token; from when it was booked."""
     phase: Phase = Phase.PREFILL
+    deferred: bool = False
+    """It was placed where its adapter waits for a GPU slot: the engine passes it over."""
 
     @property
     def released(self) -> bool:
@@ -171,7 +173,7 @@ class Ledger:
             return
         error = now - booking.first_ms
         endpoint, slot, own = booking.endpoint, booking.endpoint.slot, self._table.account
-        if error > 0 or own.free_at_ms[slot] > now:
+        if not booking.deferred and (error > 0 or own.free_at_ms[slot] > now):
             # Half: one observation also carries what only this request met (co-scheduled chunks, a stalled step).
             self._shift(endpoint, 0.5 * error, after=booking.first_ms, now=now)
         own.uncached_tokens[slot] -= booking.uncached_tokens
@@ -231,6 +233,8 @@ class Ledger:
         still = begun = 0.0
         seen = 0
         for booking in reversed(self._open(endpoint)):
+            if booking.deferred:
+                continue
             if booking.placed_ms > sample_ms:
                 still += booking.prefill_ms
             elif seen < waiting:
