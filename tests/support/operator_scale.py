@@ -7,6 +7,7 @@ the clock, so the machine should have nothing else to do.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import tempfile
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.control_plane.cluster import ControlPlane
 
 NAMESPACES: Final = 20
-QUIET_S: Final = 60.0
+QUIET_S: Final = float(os.environ.get("QUIET_S", "60"))
 
 
 class Program:
@@ -73,7 +74,7 @@ class Program:
 async def settled(program: Program, pools: int) -> bool:
     counts = await program.counts()
     looked = counts.get("reconciles_total", 0) >= pools and counts.get("leader") == 1
-    return looked and counts.get("queue_depth") == 0 and counts.get("pools") == pools
+    return looked and counts.get("queue_depth") == 0 and counts.get("pools", 0) == pools
 
 
 async def made_pools(api: Api, pools: int) -> None:
@@ -88,9 +89,8 @@ async def made_pools(api: Api, pools: int) -> None:
 
 
 async def services(api: Api) -> int:
-    listed = await api.call("GET", "/api/v1/services?labelSelector=poolpilot.dev/picker%3Ddefault&limit=1")
-    found = msgspec.json.decode(listed)
-    return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
+    listed = await api.call("GET", "/api/v1/services?labelSelector=poolpilot.dev/picker%3Ddefault")
+    return len(msgspec.json.decode(listed)["items"])
 
 
 async def main() -> None:
