@@ -32,6 +32,8 @@ FLAGS = [
     "--pod-protocol http2 --access-log stdout",
     "--pod-protocol downstream --max-body-bytes 65536",
     "--picker 10.0.0.1:9002,[fd00::1]:9002 --route-timeout 600 --stream-idle-timeout 0 --pod-idle-timeout 0",
+    "--picker-workers 2 --picker-turn-ms 1",
+    "--picker-workers 3",
     "--picker picker.default.svc:9002 --picker-tls",
     f"--picker-tls --picker-ca-file {TLS / 'ca.crt'} --picker-server-name picker.test",
     f"--picker-tls --picker-ca-file {TLS / 'ca.crt'} --picker-server-name 127.0.0.1",

@@ -46,6 +46,16 @@ def test_each_worker_of_a_picker_is_a_host(capsys: pytest.CaptureFixture[str]) -
     ]
 
 
+def test_turns_of_two_pickers(capsys: pytest.CaptureFixture[str]) -> None:
+    two = ["--picker", "10.0.0.1:9002", "--picker-workers", "2"]
+    assert main([*two, "--picker-turn-ms", "10"]) == 0
+    assert "%START_TIME(%2f)%" in capsys.readouterr().out
+    assert main([*two, "--picker-turn-ms", "0"]) == 0
+    assert "START_TIME" not in capsys.readouterr().out
+    assert main([*two, "--picker-turn-ms", "50"]) == 2
+    assert "picker-turn-ms: 50 is not possible; allowed: 0, 1, 10, 100" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_written_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path / "missing" / "envoy.yaml")]) == 1
     assert "out: cannot write" in capsys.readouterr().err

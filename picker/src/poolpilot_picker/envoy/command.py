@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--picker-turn-ms",
         type=int,
-        choices=TURNS_MS,
+        metavar="|".join(map(str, TURNS_MS)),
         help="where there are two pickers or workers, all requests that begin within so many ms go to the same one: "
         "saves processor time; less, or 0 (each request to the next one), when one processor is not enough "
         f"(default: {defaults.picker_turn_ms})",
