@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.engine.model import Sequence
+from poolpilot_lab.sim.router import Clairvoyant
 from poolpilot_lab.sim.telemetry import EVERYTHING_MS, IDLE_FACTOR, JITTER, read
 from poolpilot_lab.sim.trip import Fate, Trip
 from poolpilot_picker.errors import RequestRefused
@@ -109,6 +110,8 @@ class Simulation:
     def run(self) -> Record:
         """Plays everything."""
         record, router = self._record, self._router
+        if isinstance(router, Clairvoyant):
+            router.foresee([(START_MS + call.at_ms, call) for call in self._traffic.calls])
         router.start(self.engines, self._present(), self.now)
         for call in self._traffic.calls:
             self._at(START_MS + call.at_ms, self._arrive, call)

@@ -112,23 +112,31 @@ class Oracle:
     # ---- the truth
 
     def _choose(self, trip: Trip, among: list[int], now: float) -> int:
-        states = {endpoint: self._look(endpoint, now, trip.call.output_tokens) for endpoint in among}
-        mean = sum(state.decoding + state.joining for state in states.values()) / len(states)
-        best, ties, uncached = float("inf"), [], {}
         if not trip.tried:
             self._outlook.arrived(trip.call)
-        own = set(trip.call.blocks)
-        for endpoint, state in states.items():
-            cost, uncached[endpoint] = self._cost(trip, own, endpoint, state, mean, now)
-            if cost < best - 1e-9:
-                best, ties = cost, [endpoint]
-            elif cost <= best + 1e-9:
-                ties.append(endpoint)
-        chosen = self._random.choice(ties)
+        costs, uncached = self._costs(trip, among, now)
+        best = min(costs.values())
+        chosen = self._random.choice([endpoint for endpoint, cost in costs.items() if cost <= best + 1e-9])
         self._mean_prompt += PROMPT_SMOOTHING * (trip.call.prompt_tokens - self._mean_prompt)
         self._uncached[trip.number] = uncached[chosen]
         self._transit[chosen][trip] = None
         return chosen
+
+    def _costs(self, trip: Trip, among: list[int], now: float) -> tuple[dict[int, float], dict[int, int]]:
+        """(cost, uncached tokens) by endpoint."""
+        states = {endpoint: self._look(endpoint, now, trip.call.output_tokens) for endpoint in among}
+        mean = sum(state.decoding + state.joining for state in states.values()) / len(states)
+        own = set(trip.call.blocks)
+        costs: dict[int, float] = {}
+        uncached: dict[int, int] = {}
+        for endpoint, state in states.items():
+            costs[endpoint], uncached[endpoint] = self._cost(trip, own, endpoint, state, mean, now)
+        return costs, uncached
+
+    def ranked(self, trip: Trip, among: list[int], now: float) -> list[tuple[float, int]]:
+        """(cost, endpoint), cheapest first; nothing is noted."""
+        costs, _ = self._costs(trip, among, now)
+        return sorted((cost, endpoint) for endpoint, cost in costs.items())
 
     def _look(self, endpoint: int, now: float, output: int) -> _State:
         engine = self._engines[endpoint]

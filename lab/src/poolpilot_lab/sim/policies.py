@@ -10,6 +10,7 @@ from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.baselines.base import strict
 from poolpilot_lab.sim.oracle import CentralQueue, Oracle
 from poolpilot_lab.sim.pool_router import PoolRouter
+from poolpilot_lab.sim.rollout import Rollout
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ALL, Variant
 from poolpilot_picker.config.step_models import GENERIC, StepModel
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 ORACLE: Final = "oracle"
 CENTRAL_QUEUE: Final = "central-queue"
+ROLLOUT: Final = "oracle-rollout"
 REFERENCES: Final = (ORACLE, CENTRAL_QUEUE)
+"""That run beside the baselines. The rollout, which is slow, runs when it is asked for."""
 
 
 def names() -> list[str]:
@@ -37,6 +40,8 @@ def make_router(name: str, world: World, seed: int, variant: Variant | None = No
     """A router of that name for one run; `variant`: how poolpilot runs, else by the name. Raises KeyError."""
     if name == ORACLE:
         return Oracle(world, seed)
+    if name == ROLLOUT:
+        return Rollout(world, seed)
     if name == CENTRAL_QUEUE:
         return CentralQueue(world, seed)
     if name in ALL:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Engine
     from poolpilot_lab.sim.trip import Fate, Trip
+    from poolpilot_lab.workload.calls import Call
     from poolpilot_picker.state.samples import EngineSample
+
+
+@runtime_checkable
+class Clairvoyant(Protocol):
+    """A reference that knows what will come."""
+
+    def foresee(self, arrivals: list[tuple[float, Call]]) -> None:
+        """(time, call) of all heads of conversations, in order."""
+        ...
 
 
 class Router(Protocol):

@@ -16,7 +16,7 @@ from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import Run, Runs
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import ORACLE, REFERENCES
+from poolpilot_lab.sim.policies import ORACLE, REFERENCES, ROLLOUT
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.workload.traces import TraceError
 
@@ -116,7 +116,7 @@ def _policies(options: Options, table: str) -> tuple[str, ...]:
     own = TABLES[table].policies
     if own is not None:
         return (*own, ORACLE)
-    order = [POOLPILOT, *BASELINES, *REFERENCES]
+    order = [POOLPILOT, *BASELINES, *REFERENCES, ROLLOUT]
     return tuple(policy for policy in order if policy in options.policies or policy == ORACLE)
 
 

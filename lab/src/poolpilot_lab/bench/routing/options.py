@@ -84,7 +84,7 @@ def parse(argv: Sequence[str]) -> Options:
         set_name=given.set,
         scenarios=tuple(chosen),
         asked=asked,
-        policies=_names("--policy", given.policy, policies.names()),
+        policies=_policies(given.policy),
         loads=loads,
         seeds=_whole("--seeds", given.seeds, 1, MOST_SEEDS) if given.seeds is not None else size.seeds,
         tables=_names("--tables", given.tables, tuple(TABLES)) if given.tables is not None else usual,
@@ -109,7 +109,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="poolpilot bench routing",
         description="Simulates fleets of engines with poolpilot's own decision code and with published policies, on "
         "the same arrivals. Writes DIR/results.json and DIR/report.md; what was run before is not run again.",
-        epilog=f"scenarios: {', '.join(SCENARIOS | VARIANTS)}; policies: {', '.join(policies.names())}",
+        epilog=f"scenarios: {', '.join(SCENARIOS | VARIANTS)}; policies: {', '.join(policies.names())}; "
+        f"slow, when asked for: {policies.ROLLOUT}",
         allow_abbrev=False,
     )
     parser.add_argument("--set", choices=tuple(SETS), default="quick", help="how much (default: %(default)s)")
@@ -146,6 +147,13 @@ def _scenarios(given: argparse.Namespace) -> list[Scenario]:
     except TraceError as error:
         raise UsageError(f"--trace: {error}") from None
     return [trace_scenario(make, traffic)]
+
+
+def _policies(given: str | None) -> tuple[str, ...]:
+    """The rollout only where it is asked for."""
+    return (
+        tuple(policies.names()) if given is None else _names("--policy", given, [*policies.names(), policies.ROLLOUT])
+    )
 
 
 def _names(flag: str, given: str | None, known: Sequence[str]) -> tuple[str, ...]:

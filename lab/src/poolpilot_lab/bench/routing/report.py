@@ -11,7 +11,7 @@ from poolpilot_lab.bench.routing.sets import TABLES
 from poolpilot_lab.bench.routing.statistics import short, shown
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
 from poolpilot_lab.sim.baselines import BASELINES
-from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, REFERENCES
+from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, REFERENCES, ROLLOUT
 from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
 from poolpilot_lab.sim.trip import POOLPILOT
 
@@ -67,8 +67,8 @@ def _head(tables: Mapping[str, Runs], set_name: str) -> list[str]:
             "The engine model's time per output token is validated on measured rows; its time to first token is not, "
             "so only rankings and ratios are claimed. Loads are shares ρ of the highest rate at which the greedy "
             "oracle's backlog stays bounded, found for each hidden draw. Refused and unfinished requests count as "
-            "infinitely late. The world has hidden speeds per endpoint (but for identical hardware), tabulated step times "
-            "that differ from the formula, step noise, stalls and late telemetry."
+            "infinitely late. The world has hidden speeds per endpoint (but for identical hardware), step times from "
+            "tables that differ from the formula, step noise, stalls and late telemetry."
         ),
         *_rule(seeds, total),
         *_waits(main),
@@ -199,7 +199,7 @@ _COLUMNS: Final = (
 
 def _cell(runs: Runs, cell: Cell) -> str:
     there = runs.policies(cell)
-    order = [name for name in (POOLPILOT, *BASELINES, CENTRAL_QUEUE, ORACLE) if name in there]
+    order = [name for name in (POOLPILOT, *BASELINES, *REFERENCES, ROLLOUT) if name in there]
     rows = []
     for policy in order:
         values = [short(runs.mean(cell, policy, name)) for name, _ in _COLUMNS]
@@ -244,6 +244,9 @@ def _against_best(runs: Runs, cell: Cell, best: str) -> str:
         line = f"Mean TTFT {oracle} × greedy oracle"
         if CENTRAL_QUEUE in runs.policies(cell):
             line += f", {shown(runs.ratio(cell, POOLPILOT, CENTRAL_QUEUE, 'ttft_mean_ms'))} × central queue (L3)"
+        if ROLLOUT in runs.policies(cell):
+            line += f", {shown(runs.ratio(cell, POOLPILOT, ROLLOUT, 'ttft_mean_ms'))} × rollout oracle (E2E mean "
+            line += f"{shown(runs.ratio(cell, POOLPILOT, ROLLOUT, 'e2e_mean_ms'))})"
         lines.append(
             f"{line}, {short(alone)} × alone on an idle engine (L1), {short(limit)} × pooled limit (L2); p99 "
             f"{short(tail)} × limit (L4); reuse {short(reuse)} × oracle's, ceiling (L0) "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_lab.sim.policies import ROLLOUT
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ABLATION, LADDER, SHARING
 from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
@@ -78,6 +79,13 @@ TABLES: Final[dict[str, Table]] = {
         ),
         loads=MIDDLE,
         policies=(POOLPILOT, "lora-affinity", "least-request"),
+    ),
+    "rollout": Table(
+        title="Poolpilot, the greedy oracle and the rollout oracle",
+        scenarios=("S1", "S6", "poisson-mix"),
+        loads=MIDDLE,
+        seeds=2,
+        policies=(POOLPILOT, "lmetric", ROLLOUT),
     ),
     "ladder": Table(
         title="Ladder: poolpilot with more knowledge",

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
+# cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, embedsignature=True
 """The engine model in C: the same steps, to the last bit, as the reference in `engine/model`. The benchmark's inner loop.
 
 What each method does is said there (`scheduler`, `flight`, `kv_cache`, `sequence`, `telemetry`); here is how it is made
@@ -51,6 +51,33 @@ cdef class Sequence:
         self.state = _NEW
         self.arrived = self.admitted = self.first_token = self.last_token = self.finished = -1.0
         self.table = []
+
+    def twin(self):
+        """A copy that goes on for itself."""
+        cdef Sequence other = Sequence.__new__(Sequence)
+        other.prompt_tokens = self.prompt_tokens
+        other.output_tokens = self.output_tokens
+        other.choices = self.choices
+        other.cached_tokens = self.cached_tokens
+        other.computed = self.computed
+        other.generated = self.generated
+        other.preemptions = self.preemptions
+        other.arrived = self.arrived
+        other.admitted = self.admitted
+        other.first_token = self.first_token
+        other.last_token = self.last_token
+        other.finished = self.finished
+        other.deferred = self.deferred
+        other.loaded = self.loaded
+        other.block_hashes = self.block_hashes
+        other.adapter = self.adapter
+        other.max_tokens = self.max_tokens
+        other.stop_reason = self.stop_reason
+        other.priority = self.priority
+        other.tag = self.tag
+        other.state = self.state
+        other.table = list(self.table)
+        return other
 
     @property
     def tokens(self):
@@ -131,6 +158,20 @@ cdef class BlockCache:
         self._next_unnamed = -2
         self._last_unnamed = -1
         self._tail_is_unnamed = total > 0
+
+    def twin(self):
+        """A copy that goes on for itself."""
+        cdef BlockCache other = BlockCache.__new__(BlockCache)
+        other.total = self.total
+        other.free = self.free
+        other.kept = self.kept
+        other.evictions = self.evictions
+        other._references = self._references.copy()
+        other._free = self._free.copy()
+        other._next_unnamed = self._next_unnamed
+        other._last_unnamed = self._last_unnamed
+        other._tail_is_unnamed = self._tail_is_unnamed
+        return other
 
     @property
     def used(self):
@@ -511,6 +552,39 @@ cdef class Engine:
         outcome = self._outcome
         self._outcome = Outcome()
         return outcome
+
+    def twin(self, accelerator):
+        """A copy on another accelerator that goes on for itself, the step in progress included; its counters begin at
+        0."""
+        cdef Engine other = Engine(self.settings, accelerator)
+        cdef _Flight flight
+        cdef dict known = {}
+        for sequence in self.running:
+            known[sequence] = sequence.twin()
+        for sequence in self.waiting:
+            known[sequence] = sequence.twin()
+        other.blocks = self.blocks.twin()
+        other.slots = self.slots.twin()
+        other.running = [known[sequence] for sequence in self.running]
+        other.waiting = deque([known[sequence] for sequence in self.waiting])
+        other.adapters_in_flight = dict(self.adapters_in_flight)
+        other._running_adapters = dict(self._running_adapters)
+        other._deferred = self._deferred
+        other._blocked = self._blocked
+        other._pending_load_ms = self._pending_load_ms
+        if self._flight is not None:
+            flight = _Flight.__new__(_Flight)
+            flight.start = self._flight.start
+            flight.first_ms = self._flight.first_ms
+            flight.growth_ms = self._flight.growth_ms
+            flight.steps = self._flight.steps
+            flight.tokens = self._flight.tokens
+            flight.planned_blocks = self._flight.planned_blocks
+            # Who was aborted meanwhile stays what it is.
+            flight.decoding = [known.get(sequence, sequence) for sequence in self._flight.decoding]
+            flight.chunks = [(known.get(sequence, sequence), take) for sequence, take in self._flight.chunks]
+            other._flight = flight
+        return other
 
     # -- planning -----------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,13 @@ class Accelerator:
         self.decode_factor = self._draw_factor()
         self._next_stall = self._draw_gap(0.0)
 
+    def calm(self) -> Accelerator:
+        """The same without noise and stalls."""
+        other = Accelerator(self.profile, table=self.table)
+        other.prefill_factor, other.decode_factor = self.prefill_factor, self.decode_factor
+        other.slow, other.ranks = self.slow, self.ranks
+        return other
+
     def _draw_factor(self) -> float:
         # Drawn even when sigma is 0, so that the noise of a seed does not depend on sigma.
         normal = self._random.gauss(0.0, 1.0)

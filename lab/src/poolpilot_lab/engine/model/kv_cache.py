@@ -45,6 +45,14 @@ class BlockCache:
         self._last_unnamed = -1
         self._tail_is_unnamed = total > 0
 
+    def twin(self) -> BlockCache:
+        """A copy that goes on for itself."""
+        other = BlockCache(self.total)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._references, other._free = self._references.copy(), self._free.copy()
+        return other
+
     @property
     def used(self) -> int:
         """Blocks that sequences reference."""

@@ -24,6 +24,12 @@ class AdapterSlots:
         """Resident adapters, least recently used first."""
         return tuple(self._order)
 
+    def twin(self) -> AdapterSlots:
+        """A copy that goes on for itself."""
+        other = AdapterSlots(self.count)
+        other.loads, other.evictions, other._order = self.loads, self.evictions, dict(self._order)
+        return other
+
     def use(self, adapter: str, in_batch: Collection[str]) -> bool:
         """Makes `adapter` the most recently used; returns whether it had to be loaded.
 

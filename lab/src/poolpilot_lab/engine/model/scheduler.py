@@ -14,6 +14,7 @@ at the step in progress when an arrival could be admitted earlier.
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 
 from poolpilot_lab.engine.model.accelerator import Accelerator  # noqa: TC001  (part of the public signature)
 from poolpilot_lab.engine.model.flight import Flight, Outcome, run_length
@@ -222,6 +223,25 @@ class Engine:
         self._advance(now)
         outcome, self._outcome = self._outcome, Outcome()
         return outcome
+
+    def twin(self, accelerator: Accelerator) -> Engine:
+        """A copy on another accelerator that goes on for itself, the step in progress included; its counters begin at
+        0."""
+        other = Engine(self.settings, accelerator)
+        known = {id(sequence): sequence.twin() for sequence in (*self.running, *self.waiting)}
+        other.blocks, other.slots = self.blocks.twin(), self.slots.twin()
+        other.running = [known[id(sequence)] for sequence in self.running]
+        other.waiting = deque(known[id(sequence)] for sequence in self.waiting)
+        other.adapters_in_flight = dict(self.adapters_in_flight)
+        other._running_adapters = dict(self._running_adapters)
+        other._deferred, other._blocked, other._pending_load_ms = self._deferred, self._blocked, self._pending_load_ms
+        if self._flight is not None:
+            flight = copy(self._flight)
+            # Who was aborted meanwhile stays what it is.
+            flight.decoding = [known.get(id(sequence), sequence) for sequence in flight.decoding]
+            flight.chunks = [(known.get(id(sequence), sequence), take) for sequence, take in flight.chunks]
+            other._flight = flight
+        return other
 
     # -- planning -----------------------------------------------------------------------------------------------------
 

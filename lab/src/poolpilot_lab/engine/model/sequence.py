@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -65,6 +66,12 @@ class Sequence:
     """its admission had its adapter loaded"""
     table: list[int] = field(default_factory=list)
     """blocks held, in order: a block hash, or UNNAMED"""
+
+    def twin(self) -> Sequence:
+        """A copy that goes on for itself."""
+        other = copy(self)
+        other.table = list(self.table)
+        return other
 
     @property
     def tokens(self) -> int:
