@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from poolpilot_picker import compiled
 from poolpilot_picker.sources import page_layout
 from poolpilot_picker.sources.engines import BUILTIN
-from poolpilot_picker.sources.engines.mapping import reference_update, reference_usable, reference_usable_share
+from poolpilot_picker.sources.engines.mapping import reference_usable, reference_usable_share
 from poolpilot_picker.sources.exposition import Wanted, needles, reference_any_named
 from poolpilot_picker.sources.http_connection import reference_same_head
 from poolpilot_picker.sources.page_layout import ReferenceLayout
+from poolpilot_picker.sources.page_reader import reference_update
 from poolpilot_picker.sources.series import Series
 from poolpilot_picker.state.samples import EngineSample
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from poolpilot_picker.errors import ConfigurationError
-from poolpilot_picker.sources.engines import BUILTIN, PageReader, engine_named, engines_with
+from poolpilot_picker.sources.engines import BUILTIN, engine_named, engines_with
 from poolpilot_picker.sources.engines.custom import CustomMetric, EngineSpecs, engine_from_specs
+from poolpilot_picker.sources.page_reader import PageReader
 from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 DATA = Path(__file__).parents[2] / "data/engines"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from poolpilot_picker.sources import exposition, page_layout
 from poolpilot_picker.sources.engines import BUILTIN
-from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.exposition import Wanted, find, needles
+from poolpilot_picker.sources.page_reader import PageReader
 
 pytestmark = pytest.mark.usefixtures("both_cores")
 

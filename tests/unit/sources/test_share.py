@@ -7,8 +7,8 @@ import pytest
 
 from engine_turns import EVERY, Engines
 from poolpilot_picker.sources.cadence import Plan
-from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.errors import ErrorKind
+from poolpilot_picker.sources.page_reader import PageReader
 from poolpilot_picker.state.endpoints import EndpointSpec
 
 

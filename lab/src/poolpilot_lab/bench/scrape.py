@@ -37,9 +37,9 @@ from poolpilot_picker.routing.pipeline import Profile
 from poolpilot_picker.routing.predicted_finish import PredictedFinishPicker
 from poolpilot_picker.sources.cadence import Cadence
 from poolpilot_picker.sources.engines import BUILTIN, Engine
-from poolpilot_picker.sources.engines.mapping import PageReader
 from poolpilot_picker.sources.http import HttpClient
 from poolpilot_picker.sources.http_response import ResponseReader
+from poolpilot_picker.sources.page_reader import PageReader
 from poolpilot_picker.sources.sglang_load import SglangLoadSource, server_info_reader
 from poolpilot_picker.sources.surroundings import Settings
 from poolpilot_picker.sources.telemetry import TelemetrySource

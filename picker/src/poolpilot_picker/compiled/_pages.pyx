@@ -218,7 +218,7 @@ cdef inline double smaller_share(double value) noexcept:
 
 
 def update(sample, list changed not None, dict found not None, dict by_family not None):
-    """As `reference_update` in `sources/engines/mapping.py`."""
+    """As `reference_update` in `sources/page_reader.py`."""
     cdef list others = []
     for family, value in changed:
         one = len(<list?> found[family]) == 1

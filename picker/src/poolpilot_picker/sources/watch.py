@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.sources.asking import CORE, asking
 from poolpilot_picker.sources.cadence import Plan
-from poolpilot_picker.sources.engines.mapping import Engine, PageReader
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
 from poolpilot_picker.sources.http import check_status, slash_redirect
 from poolpilot_picker.sources.http_response import Response
+from poolpilot_picker.sources.page_reader import PageReader
 from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from poolpilot_picker.sources.credentials import BearerToken
+    from poolpilot_picker.sources.engines.mapping import Engine
     from poolpilot_picker.sources.exposition import Page, Turns
     from poolpilot_picker.sources.http import Client, Limits
     from poolpilot_picker.sources.http_response import Answer

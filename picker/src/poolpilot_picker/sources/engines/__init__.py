@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.sources.engines.llamacpp import LLAMACPP
 from poolpilot_picker.sources.engines.lmdeploy import LMDEPLOY
-from poolpilot_picker.sources.engines.mapping import Engine, PageReader
+from poolpilot_picker.sources.engines.mapping import Engine
 from poolpilot_picker.sources.engines.sglang import SGLANG
 from poolpilot_picker.sources.engines.tgi import TGI
 from poolpilot_picker.sources.engines.triton import TRITON
@@ -18,7 +18,7 @@ from poolpilot_picker.sources.engines.vllm import VLLM
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["BUILTIN", "Engine", "PageReader", "engine_named", "engines_with"]
+__all__ = ["BUILTIN", "Engine", "engine_named", "engines_with"]
 
 BUILTIN: Final[Mapping[str, Engine]] = {
     engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TENSORRT_LLM, TRITON, TGI, LMDEPLOY, LLAMACPP)
