@@ -86,6 +86,11 @@ class PickerReconciler:
             )
         if not (spec.image or world.image):
             return Problem("ImageMissing", "spec.image is not set, and the operator was started without --picker-image")
+        if spec.workers > 1:
+            text = (
+                f"spec.workers is {spec.workers}; allowed is 1: a picker of many pools is one process"
+            )
+            return Problem("WorkersUnsupported", text)
         if spec.config.inline is not None:
             try:
                 given = yaml.safe_load(spec.config.inline)

@@ -50,7 +50,7 @@ async def told(cluster: Cluster, namespace: str, type_: str, reason: str) -> dic
 async def test_a_picker_gets_all_that_its_pods_need_and_says_how_it_stands(
     plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str
 ) -> None:
-    picker = await cluster.made_picker(home, tls={"mode": "SelfSigned"}, replicas=2, workers=3)
+    picker = await cluster.made_picker(home, tls={"mode": "SelfSigned"}, replicas=2)
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods) as operator:
         for version, kind in MADE:
             made = await eventually(lambda v=version, k=kind: cluster.get(v, k, home, "poolpilot-default"))
@@ -68,7 +68,6 @@ async def test_a_picker_gets_all_that_its_pods_need_and_says_how_it_stands(
             "--config-file=/etc/poolpilot/config/config.yaml",
             "--tls-cert=/etc/poolpilot/tls/tls.crt",
             "--tls-key=/etc/poolpilot/tls/tls.key",
-            "--workers=3",
         ):
             assert flag in container["args"]
         config = await cluster.get("v1", "ConfigMap", home, "poolpilot-default")
@@ -294,6 +293,10 @@ async def test_what_a_picker_cannot_be(
         )
         # What it may do, it does.
         await eventually(lambda: cluster.service(away, "llama-picker"))
+    await cluster.made_picker(home, workers=3)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        condition = await told(cluster, home, "Accepted", "WorkersUnsupported")
+        assert condition["message"].startswith("spec.workers is 3; allowed is 1")
     await cluster.made_picker(home)
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away, image=""):
         condition = await told(cluster, home, "Accepted", "ImageMissing")

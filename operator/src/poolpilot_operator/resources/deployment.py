@@ -150,7 +150,6 @@ def arguments(picker: Picker, wanted: Installation) -> list[str]:
         f"--config-file={CONFIG_FILE}",
         *([f"--tls-cert={TLS_FOLDER}/tls.crt", f"--tls-key={TLS_FOLDER}/tls.key"] if wanted.tls_secret else []),
         *([f"--engine-api-key-file={ENGINE_TOKEN_FILE}"] if spec.engine_credentials is not None else []),
-        *([f"--workers={spec.workers}"] if spec.workers > 1 else []),
         f"--shutdown-notice={NOTICE_S}",
         f"--drain-timeout={DRAIN_S}",
     ]
