@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 CHARTS: Final = Path(__file__).parents[2] / "charts"
 PACKAGE: Final = "helm.sh/helm/v4/cmd/helm"
 _LONGEST_S: Final = 100.0
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,6 @@ class Said:
     out: str
     errors: str
 
-    @property
-    def objects(self) -> list[dict[str, Any]]:
-        """The manifests that it printed."""
-        return [one for one in yaml.safe_load_all(self.out) if one]
-
 
 @dataclass(frozen=True, slots=True)
 class Helm:
@@ -43,6 +40,8 @@ class Helm:
     program: Path
     home: Path
     kubeconfig: Path | None = None
+    kept: dict[str, str] = field(default_factory=dict)
+    """What was rendered already: many tests look at the same."""
 
     def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> Said:
         """Runs it; `values` come as a file."""
@@ -70,9 +69,12 @@ class Helm:
         namespace: str = "home",
     ) -> list[dict[str, Any]]:
         """All objects of a chart, those of hooks and tests too, CRDs of `crds/` not."""
-        said = self.run("template", release, str(CHARTS / chart), "--namespace", namespace, *flags, values=values)
-        assert said.code == 0, said.errors
-        return said.objects
+        key = json.dumps([chart, dict(values or {}), flags, release, namespace], sort_keys=True)
+        if key not in self.kept:
+            said = self.run("template", release, str(CHARTS / chart), "--namespace", namespace, *flags, values=values)
+            assert said.code == 0, said.errors
+            self.kept[key] = said.out
+        return [one for one in yaml.load_all(self.kept[key], Loader=_LOADER) if one]
 
     def refused(self, chart: str, values: Mapping[str, Any]) -> str:
         """What it says of values that it does not take."""
