@@ -1,0 +1,126 @@
+"""The Lease on a real API server: one leads, whatever happens to it or between it and the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from api_faults import fault_proxy, plain_access
+from operator_stage import eventually
+from poolpilot_kube.access import from_kubeconfig
+from poolpilot_kube.api import KubeApi
+from poolpilot_operator.leadership import Lease, LeaseTimes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from operator_stage import Cluster
+    from poolpilot_kube.access import Access
+    from poolpilot_lab.control_plane.cluster import ControlPlane
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SHORT = LeaseTimes(lease_s=2.0, deadline_s=1.0, retry_s=0.1, call_s=0.5)
+
+
+class Candidate:
+    """One of several processes."""
+
+    def __init__(self, access: Access, namespace: str, name: str, *, leaders: set[str]) -> None:
+        self.name, self.leaders = name, leaders
+        self.most = 0
+        self._api = KubeApi(access)
+        self.lease = Lease(self._api, namespace, "lease", name, self._changed, random.Random(hash(name)), times=SHORT)
+        self.task: asyncio.Task[None] | None = None
+
+    def _changed(self, leading: bool) -> None:
+        (self.leaders.add if leading else self.leaders.discard)(self.name)
+        self.most = max(self.most, len(self.leaders))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Candidate]:
+        async with self._api:
+            self.task = asyncio.create_task(self.lease.run())
+            try:
+                yield self
+            finally:
+                self.task.cancel()
+                await asyncio.gather(self.task, return_exceptions=True)
+
+    async def leads(self) -> bool:
+        return self.lease.leading
+
+
+async def test_one_of_several_leads_and_the_next_takes_over_at_once_when_it_ends_in_order(
+    plane: ControlPlane, cluster: Cluster, home: str
+) -> None:
+    access, leaders = from_kubeconfig(plane.kubeconfig), set[str]()
+    first, second, third = (Candidate(access, home, name, leaders=leaders) for name in ("a", "b", "c"))
+    async with second.running(), third.running():
+        async with first.running():
+            await eventually(lambda: _one(leaders))
+            [leader] = leaders
+            candidates = {one.name: one for one in (first, second, third)}
+            before = await cluster.get("coordination.k8s.io/v1", "Lease", home, "lease")
+            assert before is not None
+            assert before["spec"]["holderIdentity"] == leader
+            task = candidates[leader].task
+            assert task is not None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert not candidates[leader].lease.leading
+            await eventually(lambda: _one(leaders - {leader}))
+        after = await cluster.get("coordination.k8s.io/v1", "Lease", home, "lease")
+        assert after is not None
+        # It was given back, then taken.
+        assert after["spec"]["leaseTransitions"] == before["spec"]["leaseTransitions"] + 1
+        assert after["spec"]["leaseDurationSeconds"] == 2
+    assert max(one.most for one in (first, second, third)) == 1
+    assert not leaders
+
+
+async def test_a_leader_that_cannot_reach_the_server_stops_before_another_begins(
+    plane: ControlPlane, home: str
+) -> None:
+    leaders = set[str]()
+    async with fault_proxy(plane.kubeconfig) as proxy:
+        cut_off = Candidate(plain_access(proxy), home, "a", leaders=leaders)
+        other = Candidate(from_kubeconfig(plane.kubeconfig), home, "b", leaders=leaders)
+        async with cut_off.running():
+            await eventually(cut_off.leads)
+            async with other.running():
+                proxy.held = asyncio.Event()
+                await eventually(other.leads)
+                assert leaders == {"b"}
+                proxy.held.set()
+                # What it sent meanwhile arrives now and must not count.
+                for _ in range(20):
+                    await asyncio.sleep(0.05)
+                    assert leaders == {"b"}
+        assert max(cut_off.most, other.most) == 1
+
+
+async def test_errors_are_told_once_and_survived(plane: ControlPlane, home: str) -> None:
+    leaders = set[str]()
+    async with fault_proxy(plane.kubeconfig) as proxy:
+        one = Candidate(plain_access(proxy), home, "a", leaders=leaders)
+        proxy.refuse_always = (503, {})
+        async with one.running():
+            await proxy.until(lambda: len(proxy.asked) > 5)
+            assert not leaders
+            assert "503" in one.lease.problem
+            proxy.refuse_always = None
+            await eventually(one.leads)
+            assert one.lease.problem == ""
+            proxy.refusals.extend([(500, {})] * 3)
+            for _ in range(10):
+                await asyncio.sleep(0.05)
+                assert one.lease.leading
+
+
+async def _one(leaders: set[str]) -> bool:
+    return len(leaders) == 1
