@@ -172,6 +172,32 @@ async def test_two_releases_in_two_namespaces(here: Helm, api: Api) -> None:
     await api.get(OURS, "Picker", "default", "two")
 
 
+async def test_a_tenant_without_any_right_of_the_cluster_installs_in_his_namespaces(
+    helm: Helm, api: Api, plane: ControlPlane
+) -> None:
+    """He may do all in two namespaces, and not even see definitions or other namespaces."""
+    group = "rbac.authorization.k8s.io"
+    for name in ("tenant", "tenant-b"):
+        binding = Stage(api, await namespace(api, name)).named(f"{group}/v1", "RoleBinding", "tenant")
+        subjects = [{"kind": "User", "name": "tenant", "apiGroup": group}]
+        role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": group}
+        await api.apply({**binding, "roleRef": role, "subjects": subjects})
+    his = replace(helm, kubeconfig=plane.kubeconfig_of("tenant", ["system:authenticated"]))
+    flags = ("--namespace", "tenant", "--skip-crds")
+    values = {"scope": "namespace", "watchNamespaces": ["tenant-b"], "upstreamCRDs": "never"}
+    async with asyncio.timeout(60):
+        while (said := his.run("install", "his", str(CHARTS / "poolpilot"), *flags, values=values)).code != 0:
+            # The server's own view of its rules comes a moment later.
+            assert "forbidden" in said.errors and "customresourcedefinitions" not in said.errors, said.errors
+    assert "that ask for it in: tenant, tenant-b." in said.out
+    said = his.run("upgrade", "his", str(CHARTS / "poolpilot"), "--namespace", "tenant", values=values)
+    assert said.code == 0, said.errors
+    said = his.run("uninstall", "his", "--namespace", "tenant", "--no-hooks")
+    assert said.code == 0, said.errors
+    said = his.run("install", "his", str(CHARTS / "poolpilot"), "--namespace", "tenant", values={"scope": "cluster"})
+    assert said.code != 0 and "forbidden" in said.errors
+
+
 # ── every variant ────────────────────────────────────────────────────────────
 
 
