@@ -38,8 +38,8 @@ log: Final = logging.getLogger(__name__)
 
 _LONGEST_REST_MS: Final = 20.0
 _SHORTEST_REST_MS: Final = 8.0
-"""Each turn costs as much as half a page, and a page that follows another one is read in half the time: what is due
-within one turn starts together, at most `_BURST`."""
+"""Each turn costs as much as half a page, and a page that follows another one takes less time: what is due within one
+turn starts together, at most `_BURST`."""
 _BURST: Final = 32
 """Reads started in one turn: a third of a millisecond, and one for their answers."""
 _STALL_MS: Final = 100.0
