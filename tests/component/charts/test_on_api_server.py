@@ -245,6 +245,32 @@ async def test_a_field_that_the_server_does_not_know_is_found(helm: Helm, kinds:
         assert said is not None and word in said
 
 
+def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = manifest.get("spec", {})
+    return [spec] if manifest["kind"] == "Pod" else [spec["template"]["spec"]] if "template" in spec else []
+
+
+async def test_pods_pass_the_strictest_admission(helm: Helm, kinds: Api) -> None:
+    """Pod Security Standard "restricted", enforced by the server itself."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await kinds.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": label}})
+    strict = Stage(kinds, "strict")
+    await kinds.apply(strict.named("v1", "ServiceAccount", "default"))
+    specs = [
+        {**spec, "serviceAccountName": "default", "restartPolicy": "Always", "priorityClassName": ""}
+        for (chart, _), values in VARIANTS.items()
+        for manifest in helm.rendered(chart, values)
+        for spec in pods(manifest)
+    ]
+    assert len(specs) >= len(VARIANTS)
+    for spec in specs:
+        said = await refused(kinds, {**strict.named("v1", "Pod", "one"), "spec": spec})
+        assert said is None, said
+    container = {**specs[0]["containers"][0], "securityContext": {}}
+    said = await refused(kinds, {**strict.named("v1", "Pod", "one"), "spec": {**specs[0], "containers": [container]}})
+    assert said is not None and "violates PodSecurity" in said
+
+
 # ── pages ────────────────────────────────────────────────────────────────────
 
 
