@@ -111,7 +111,7 @@ HARMS: Final[dict[str, Harm]] = {
             "barrier on the predicted KV peak; penalty of engines seen preempting",
             fleet=(replace(_H100, kv_tokens=45_000),) * ENDPOINTS,
             traffic=partial(troubled, longer=3.0),
-            rate=30.0,
+            rate=24.0,
         ),
         _harm(
             "cold-adapters",
@@ -121,7 +121,7 @@ HARMS: Final[dict[str, Harm]] = {
             adapters=streams.adapter_names(200),
             max_loras=4,
             lora_load_ms=2_000.0,
-            rate=8.0,
+            rate=5.0,
         ),
         _harm(
             "engine-priority",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Profile, Variation
     from poolpilot_lab.workload.calls import Traffic
 
-_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "quick_s", "loads", "nominal", "rate_of")
+_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "quick_s", "loads", "nominal", "rate_of", "unlimited")
 """Of a scenario: what changes no run of a given rate and number of requests (the traffic is named apart)."""
 
 
@@ -30,6 +30,8 @@ class Scenario:
     fleet: tuple[Profile, ...]
     guess: float
     """About the highest rate on engines as their profiles say: where the search for it begins."""
+    unlimited: bool = False
+    """Its engines take any rate: `guess` counts as ρ 1."""
     rate_of: str = ""
     """Another scenario whose highest rate is also this one's: like traffic on the same fleet while nothing happens."""
     slo: Slo = field(default_factory=Slo)

@@ -94,6 +94,8 @@ def in_parallel(
 def find_rate(task: RateTask) -> float:
     """As it comes with the package, from the store, or by bisection."""
     scenario, seed = task.scenario, task.seed
+    if scenario.unlimited:
+        return scenario.guess
     if scenario.rate_of:
         scenario = with_the_rate_of(scenario)
     variation = TABLES[task.table].variation
