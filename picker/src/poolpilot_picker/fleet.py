@@ -35,6 +35,7 @@ from poolpilot_picker.routing.registry import build_profile
 from poolpilot_picker.served_pool import ServedPool
 from poolpilot_picker.sources.engines import BUILTIN
 from poolpilot_picker.sources.fleet_discovery import FleetDiscovery
+from poolpilot_picker.sources.picker_services import Refused
 from poolpilot_picker.sources.rested import Rested
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.extproc.listener import Transport
     from poolpilot_picker.flow.pool import PoolSettings
     from poolpilot_picker.routing.pipeline import PluginGuard, Profile
-    from poolpilot_picker.sources.picker_services import Refused, Settlement
+    from poolpilot_picker.sources.picker_services import Settlement
 
 log = logging.getLogger(__name__)
 
@@ -173,8 +174,14 @@ class FleetPicker:
             known = self._pools.get(key)
             if known is not None:
                 known.move(port)
-            else:
+                continue
+            try:
                 self._open(key, port)
+            except Exception:
+                # One pool that cannot be made (a plugin's fault) must not end the watch for the others.
+                log.critical("%s cannot be served", "/".join(key), exc_info=True)
+                why = "the picker failed to make it; its log has the details"
+                self._refused = (*self._refused, Refused(*key, port, why))
         self._updating.soon()
         self._show()
 
@@ -239,7 +246,9 @@ class FleetPicker:
 
     def apply_endpoints(self, pool: Key, specs: list[EndpointSpec]) -> None:
         """The wanted endpoints of a pool."""
-        one = self._pools[pool]
+        one = self._pools.get(pool)
+        if one is None:
+            return
         added, removed = one.pool.apply_endpoints(specs)
         if added or removed:
             log.info(
@@ -259,9 +268,10 @@ class FleetPicker:
 
     def apply_rules(self, pool: Key, rules: PoolRules) -> None:
         """Objectives and rewrites of a pool."""
-        one = self._pools[pool]
-        one.rules = rules
-        one.settings = self._exchange_settings(rules, one.settings.bodies)
+        one = self._pools.get(pool)
+        if one is not None:
+            one.rules = rules
+            one.settings = self._exchange_settings(rules, one.settings.bodies)
 
     def turned(self) -> None:
         """What is missing to answer for pools may be another thing."""

@@ -12,7 +12,8 @@ from api_faults import fault_proxy, plain_kubeconfig
 from control_planes import definitions
 from extproc_client import BUFFERED, NONE, STREAMED, DataPlane, chat
 from picker_pools import PICKER, Pools, health, pool_ports, service
-from picker_program import PickerProgram
+from picker_program import PickerProgram, replace
+from poolpilot_picker.config.policies import policy_config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,6 +157,7 @@ async def test_each_pool_on_its_port(pools: Pools, ready: ControlPlane, tmp_path
             one: 2.0,
             two: 4.0,
         }
+        assert samples[f'poolpilot_pool_serving{{name="{one}"}}'] == 1
         helps = [line for line in (await picker.get("/metrics"))[2].splitlines() if line.startswith("# HELP")]
         assert len(helps) == len(set(helps)), "each family once"
 
@@ -411,6 +413,55 @@ async def test_the_rules_of_each_pool(pools: Pools, ready: ControlPlane, tmp_pat
         assert 'priority="0"' in other
         rewritten = [name for name in await picker.samples() if "model_rewrite_decisions_total{" in name]
         assert len(rewritten) == 1 and 'model_rewrite_name="rule"' in rewritten[0]
+
+
+async def test_a_configuration_reaches_every_pool(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    """Also the pools that come later; one that is wrong changes nothing."""
+    first, second = pool_ports(2)
+    config = tmp_path / "config.yaml"
+    config.write_text(policy_config("round-robin"))
+    await pools.run("one", A, C)
+    await pools.run("two", B, D)
+    await pools.serve("one", first)
+    namespace, name = PICKER
+    flags = ("--picker-name", name, "--picker-namespace", namespace, "--pool-namespaces", pools.name)
+    access = ("--kubeconfig", str(ready.kubeconfig_of("picker")))
+    async with PickerProgram(tmp_path, *flags, *access, "--config-file", str(config)) as picker:
+        await has(picker, pools, "one", A, C)
+        await is_standing(picker, pools, one=(first, ""))
+        assert not await predicted(picker, f"{pools.name}/one", first)
+        replace(config, "kind: wrong")
+
+        async def refused() -> bool:
+            return "is refused" in (await picker.json("/readyz"))["detail"].get("configuration", "")
+
+        await picker.until(refused, "what is wrong is not told")
+        assert not await predicted(picker, f"{pools.name}/one", first)
+        replace(config, policy_config("predicted-finish"))
+
+        async def taken() -> bool:
+            return "configuration" not in (await picker.json("/readyz"))["detail"]
+
+        await picker.until(taken, "the good one is not taken")
+        await pools.serve("two", second)
+        await has(picker, pools, "two", B, D)
+        await is_standing(picker, pools, one=(first, ""), two=(second, ""))
+        assert await predicted(picker, f"{pools.name}/one", first)
+        assert await predicted(picker, f"{pools.name}/two", second)
+
+
+async def predicted(picker: PickerProgram, pool: str, port: int) -> bool:
+    """Whether a request is placed by what it costs."""
+    async with DataPlane(port) as envoy:
+        stream = envoy.open(BUFFERED, NONE)
+        await stream.headers(x_poolpilot_receipt="1")
+        await stream.must_read()
+        await stream.body(chat())
+        await stream.must_read()
+        stream.reset()
+    [decision, *_] = (await picker.json(f"/debug/decisions?pool={pool}"))["decisions"]
+    assert decision["pool"] == pool
+    return all("cost" in one.get("terms", {}) for one in decision["candidates"])
 
 
 async def test_it_stops_in_good_order(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:

@@ -101,12 +101,15 @@ class Page(NamedTuple):
     """What was counted per event, by pool; the name is empty where one registry has all there is."""
     pools: Sequence[PoolSnapshot]
     process: ProcessFacts
+    serving: Mapping[str, bool]
+    """Whether requests may be sent to a pool, where there are several."""
 
     def collect(self) -> Iterator[Metric]:
         """All families, as prometheus_client's encoders ask for them."""
         yield from _merged(self.events)
         yield from _endpoints(self.pools)
         yield from _averages(self.pools)
+        yield from _serving(self.serving)
         yield from _process(self.process)
 
 
@@ -172,6 +175,17 @@ def _averages(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
             if row.waiting is not None:
                 each.add_metric([pool, row.endpoint], row.waiting)
     yield from (ready, queue, running, kv, each)
+
+
+def _serving(pools: Mapping[str, bool]) -> Iterator[Metric]:
+    if not pools:
+        return
+    family = GaugeMetricFamily(
+        "poolpilot_pool_serving", "1 where the pool is served; /pools says why not", labels=["name"]
+    )
+    for pool, serving in pools.items():
+        family.add_metric([pool], float(serving))
+    yield family
 
 
 def _process(facts: ProcessFacts) -> Iterator[Metric]:

@@ -82,7 +82,8 @@ class AdminServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         pools = [await snapshot(pool, self._now()) for pool in self._pools()]
-        body = await asyncio.to_thread(encoder, Page(self._events(), pools, self._facts()))
+        serving = self._readiness().pools if self._board is not None else {}
+        body = await asyncio.to_thread(encoder, Page(self._events(), pools, self._facts(), serving))
         return web.Response(body=body, headers={"content-type": content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:

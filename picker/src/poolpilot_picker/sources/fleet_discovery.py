@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from poolpilot_kube.api import KubeApi
 from poolpilot_kube.names import PICKER_LABEL, PICKER_NAMESPACE_LABEL
-from poolpilot_kube.objects import PODS, POOLS, SERVICES, InferencePool, Pod, Service
+from poolpilot_kube.objects import POOLS, SERVICES, InferencePool, Pod, Service
 from poolpilot_kube.watch import Watcher, WatchSettings
 from poolpilot_picker.sources.discovery import DiscoveryStatus
 from poolpilot_picker.sources.picker_services import Settlement, settle
 from poolpilot_picker.sources.pod_groups import MOST_PROBLEMS, PodGroup
 from poolpilot_picker.sources.pool_rules import RuleBook
 from poolpilot_picker.sources.selectors import SelectorIndex
+from poolpilot_picker.sources.slim_pods import SLIM_PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -193,7 +194,7 @@ class _Scope:
         self.pools: Watcher[InferencePool] = Watcher(
             api, POOLS, self._pools_changed, namespace=namespace, settings=settings
         )
-        self.pods: Watcher[Pod] = Watcher(api, PODS, self._pods_changed, namespace=namespace, settings=settings)
+        self.pods: Watcher[Pod] = Watcher(api, SLIM_PODS, self._pods_changed, namespace=namespace, settings=settings)
         self.rules = RuleBook(api, self._rules_changed, namespace=namespace, settings=settings)
         self._watchers: tuple[Watcher[Any], ...] = (self.services, self.pools, self.pods)
         self._names = ("Services", "InferencePools", "pods")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from poolpilot_kube.api import KubeApi
-from poolpilot_kube.objects import PODS, POOLS, InferencePool, Pod
+from poolpilot_kube.objects import POOLS, InferencePool, Pod
 from poolpilot_kube.watch import Watcher, WatchSettings
 from poolpilot_picker.sources.discovery import DiscoveryStatus
 from poolpilot_picker.sources.pod_groups import PodGroup
 from poolpilot_picker.sources.pool_rules import RuleBook
+from poolpilot_picker.sources.slim_pods import SLIM_PODS
 from poolpilot_picker.sources.telemetry import monotonic_ms
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class PoolDiscovery:
                 continue
             pods: Watcher[Pod] = Watcher(
                 api,
-                PODS,
+                SLIM_PODS,
                 self._pods_changed,
                 namespace=self._namespace,
                 labels=self._members.selector,
