@@ -17,6 +17,8 @@ from poolpilot_kube.names import MANAGED_BY, MANAGED_BY_LABEL
 from poolpilot_kube.objects import PODS, POOLS, InferencePool, Key, Pod
 from poolpilot_operator.events import Events
 from poolpilot_operator.health import PickerHealth, admin_url
+from poolpilot_operator.history.prometheus import Prometheus
+from poolpilot_operator.history.reader import EVERY_S, HistoryReader
 from poolpilot_operator.leadership import Lease, LeaseTimes
 from poolpilot_operator.lora.engines import Endpoint, Engines
 from poolpilot_operator.lora.followed import FollowedPods
@@ -71,6 +73,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     listen_host: str = "[::]"
     """Where picker pods listen, as in their flags."""
     elect: bool = True
+    prometheus_url: str = ""
+    """Empty: no advice from history."""
+    history_s: float = EVERY_S
+    """Between two looks at it."""
     lease: LeaseTimes = LeaseTimes()
     watch: Any = None
     """WatchSettings of all watches."""
@@ -142,6 +148,7 @@ class Operator:
             health=PickerHealth(self._heard_health, rng=self.rng, url_of=url_of),
             ports=Ports(),
             states={},
+            counsel={},
             now=now,
         )
         self.lease = Lease(api, options.namespace, LEASE, options.identity, self._led, self.rng, times=options.lease)
@@ -234,6 +241,9 @@ class Operator:
         ):
             for _ in range(count):
                 self._start(queue.work(self._counted(queue.name, reconcile), _wait_of))
+        if self.options.prometheus_url:
+            prometheus = Prometheus(self.options.prometheus_url)
+            self._start(HistoryReader(self.world, prometheus, self._pools_changed, self.options.history_s).run())
 
     def _start(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)

@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
         help="where picker pods listen: on every address of the pod (port-forward works), or on its IP only, for pods "
         "that share a network (default any)",
     )
-    pickers.add_argument("--prometheus-url", default="", metavar="URL", help="for advice from history; none if absent")
+    pickers.add_argument(
+        "--prometheus-url", type=_url, default="", metavar="URL", help="for advice from history; none if absent"
+    )
     life = p.add_argument_group("operation")
     life.add_argument(
         "--admin-host", default=None, metavar="ADDRESS", help="where the admin port listens (default: all)"
@@ -120,6 +122,7 @@ def options_of(arguments: argparse.Namespace, namespace: str) -> Options:
         default_picker=arguments.picker_name_default,
         listen_host="[$(POD_IP)]" if arguments.picker_listen == "pod-ip" else "[::]",
         elect=arguments.leader_election,
+        prometheus_url=arguments.prometheus_url,
     )
 
 
@@ -137,6 +140,12 @@ def _boolean(text: str) -> bool:
     if text not in {"true", "false"}:
         raise argparse.ArgumentTypeError(f"{text!r}; allowed are true and false")
     return text == "true"
+
+
+def _url(text: str) -> str:
+    if text and not re.match(r"^https?://[^/\s]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed is http:// or https:// with a host")
+    return text
 
 
 def _port(text: str) -> int:

@@ -69,7 +69,9 @@ class PickerReconciler:
             one for one in self._world.made["Deployment"].filed((PICKER, *key)) if not places or one.key in places
         ]
         await self._tell(picker, refused, problems)
-        later = await self._report(picker, Outcome(refused, tuple(problems), tuple(deployments)))
+        later = await self._report(
+            picker, Outcome(refused, tuple(problems), tuple(deployments), self._world.counsel.get(key))
+        )
         waits = [later, _LOOK_AGAIN_S if problems or picker.spec.config.config_map_ref is not None else None]
         waits.append(_CERTIFICATE_S if picker.spec.tls.mode != "Disabled" else None)
         return min((one for one in waits if one is not None), default=None)
@@ -87,9 +89,7 @@ class PickerReconciler:
         if not (spec.image or world.image):
             return Problem("ImageMissing", "spec.image is not set, and the operator was started without --picker-image")
         if spec.workers > 1:
-            text = (
-                f"spec.workers is {spec.workers}; allowed is 1: a picker of many pools is one process"
-            )
+            text = f"spec.workers is {spec.workers}; allowed is 1: a picker of many pools is one process"
             return Problem("WorkersUnsupported", text)
         if spec.config.inline is not None:
             try:

@@ -10,6 +10,7 @@ from poolpilot_operator.conditions import Condition, holds, merged
 from poolpilot_operator.models import Owned
 from poolpilot_operator.pool_reconciler import describe
 from poolpilot_operator.resources.naming import selector_text
+from poolpilot_operator.world import Counsel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +39,8 @@ class Outcome(msgspec.Struct, frozen=True):
     missing: tuple[Problem, ...] = ()
     """What could not be made."""
     deployments: tuple[Owned, ...] = ()
-    history: Condition | None = None
-    """Whether metrics of the past can be asked for; None where that was not wanted."""
+    counsel: Counsel | None = None
+    """None where there is no Prometheus to ask."""
 
 
 def status(picker: Picker, outcome: Outcome, states: Mapping[Key, PoolState], now: datetime) -> dict[str, Any]:
@@ -72,6 +73,7 @@ def status(picker: Picker, outcome: Outcome, states: Mapping[Key, PoolState], no
         "selector": selector_text(picker.key),
         "pools": {"served": len(mine), "healthy": sum(1 for _, state in mine if not state.reason)},
         "unhealthyPools": unhealthy[:MOST_NAMED],
+        "advice": list(outcome.counsel.lines[:MOST_NAMED]) if outcome.counsel is not None else [],
     }
 
 
@@ -92,7 +94,7 @@ def _conditions(picker: Picker, outcome: Outcome, replicas: int, ready: int) -> 
         programmed,
         _ready(picker, accepted, programmed, outcome.deployments, ready),
         _shared(replicas),
-        *([outcome.history] if outcome.history is not None else []),
+        *([outcome.counsel.condition] if outcome.counsel is not None else []),
     ]
 
 

@@ -11,6 +11,7 @@ import msgspec
 from poolpilot_kube.api import KubeApi
 from poolpilot_kube.names import POOL_ANNOTATION
 from poolpilot_kube.objects import InferencePool, Key, Object, Pod
+from poolpilot_operator.conditions import Condition
 from poolpilot_operator.events import Events
 from poolpilot_operator.health import PickerHealth
 from poolpilot_operator.models import LoraAdapter, Owned, Picker
@@ -29,6 +30,14 @@ class PoolState(msgspec.Struct, frozen=True):
     reason: str = ""
     """Empty: served, and well."""
     message: str = ""
+
+
+class Counsel(msgspec.Struct, frozen=True):
+    """What history says of a Picker's pools."""
+
+    condition: Condition
+    lines: tuple[dict[str, str], ...] = ()
+    """As `status.advice` has them."""
 
 
 class World(msgspec.Struct):
@@ -51,6 +60,8 @@ class World(msgspec.Struct):
     health: PickerHealth
     ports: Ports
     states: dict[Key, PoolState]
+    counsel: dict[Key, Counsel]
+    """By Picker; empty without a Prometheus."""
     now: Callable[[], datetime]
 
 
