@@ -269,7 +269,7 @@ def test_the_cost_in_figures_worked_out_by_hand():
     cost = cost_of(table, prompt_tokens=1_000, output=200.0, cached=[600.0, 0.0])
     # A step: 7.67159 + 20 × 0.056317 + 20,000 × 4.14769e-5 = 9.627468 ms; with one more of 1,100 tokens 9.729409 ms.
     # Prefill of 400 tokens behind 600: 400 × 0.0200381 + 4.05764e-7 × (400² + 2·400·600) = 8.274929 ms.
-    assert cost.terms["wait"].tolist() == pytest.approx([4 * (100 + 20.519014 + 4.813734), 0.0], abs=1e-4)
+    assert cost.terms["wait"].tolist() == pytest.approx([6 * (100 + 20.519014 + 4.813734), 0.0], abs=1e-4)
     assert cost.terms["prefill"].tolist() == pytest.approx([8.274929 + 9.627468, 20.443864 + 7.67159], abs=1e-4)
     assert cost.terms["decode"].tolist() == pytest.approx([50 * 9.729409, 50 * 7.773532], abs=1e-3)
     # Of its prefill's delay 0.3 for 0.3 × 10 sequences, the mean, and 0.7 × its own.

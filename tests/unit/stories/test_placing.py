@@ -41,7 +41,7 @@ def test_64_simultaneous_requests_of_all_lengths_spread_their_work(longest):
         placed = [
             pool.place(request(tokens, prefix=[(number, tokens)]), START) for number, tokens in enumerate(prompts)
         ]
-        assert max(shares(placed).values()) <= (10 if longest < 1_000 else 14)
+        assert max(shares(placed).values()) <= (12 if longest < 1_000 else 14)
         # Short prompts cost little beside their answers: there the counts are even, not the prompts.
         assert max(pool.table.prompt_tokens) <= (1.5 if longest < 1_000 else 1.25) * sum(prompts) / 8
 

@@ -45,8 +45,8 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Of the delay that its prefill causes to each sequence decoding there. 0.25–0.5; never below own_decode_weight."""
     fleet_share: float = 0.3
     """Share of the fleet's mean batch, instead of the endpoint's own, in that delay. 0–0.4."""
-    wait_weight: float = 4.0
-    """Of the wait for the prefill queue: where heavy prompts meet is the tail of TTFT, and elsewhere is free. 3–10."""
+    wait_weight: float = 6.0
+    """Of the wait for the prefill queue: the tail of TTFT is where prompts meet while others are free. 3–10."""
     slow_start_weight: float = 3.0
     """Of the part of TTFT above slow_start_ms. 1–6."""
     slow_start_ms: float = 300.0
