@@ -92,7 +92,10 @@ class FleetPicker:
         self._models = step_models(settings)
         self._feed = FleetFeed()
         self._reading = Reading(self._feed, settings.telemetry, options.engine_token, self._feed.in_flight, now)
+        # Each looks at all pools, which are thousands, and each event asks for them.
         self._updating = Rested(self._update_reading, now)
+        self._standing = Rested(self._stand, now)
+        self._showing = Rested(self._put, now)
         fleet = options.fleet
         self._discovery = FleetDiscovery(
             fleet.access,
@@ -275,6 +278,9 @@ class FleetPicker:
 
     def turned(self) -> None:
         """What is missing to answer for pools may be another thing."""
+        self._standing.soon()
+
+    def _stand(self) -> None:
         for key, one in self._pools.items():
             one.stand(self._discovery.missing(key))
         self._show()
@@ -282,6 +288,9 @@ class FleetPicker:
     # ---- views
 
     def _show(self) -> None:
+        self._showing.soon()
+
+    def _put(self) -> None:
         draining = "the picker is shutting down"
         pools = [
             PoolStanding(*key, one.port, one.serving and not self.draining, draining if self.draining else one.reason)
@@ -339,7 +348,7 @@ class FleetPicker:
     async def stop(self, *, replaced: bool = False) -> None:
         """Readiness off, then no new streams, open ones finish within the drain time; then everything closes."""
         self.draining = True
-        self._show()
+        self._showing.at_once()
         for one in self._pools.values():
             if one.transport is not None:
                 await one.transport.set_serving(serving=False)
@@ -355,7 +364,8 @@ class FleetPicker:
             for transport in list(self._leaving):
                 transport.hurry()
             await asyncio.gather(*drains, return_exceptions=True)
-        self._updating.still()
+        for one_of in (self._updating, self._standing, self._showing):
+            one_of.still()
         await self._background.stop()
         await self._reading.close()
         await self.admin.stop()

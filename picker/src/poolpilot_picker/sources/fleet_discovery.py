@@ -18,6 +18,7 @@ from poolpilot_picker.sources.discovery import DiscoveryStatus
 from poolpilot_picker.sources.picker_services import Settlement, settle
 from poolpilot_picker.sources.pod_groups import MOST_PROBLEMS, PodGroup
 from poolpilot_picker.sources.pool_rules import RuleBook
+from poolpilot_picker.sources.rested import Rested
 from poolpilot_picker.sources.selectors import SelectorIndex
 from poolpilot_picker.sources.slim_pods import SLIM_PODS
 
@@ -89,6 +90,7 @@ class FleetDiscovery:
         self._scopes: dict[str, _Scope] = {}
         self._followed: dict[Key, _Followed] = {}
         self._ports: dict[Key, int] = {}
+        self._settling = Rested(self._settle, now)
         self._status = DiscoveryStatus(path=f"the pools of Picker {'/'.join(picker)}", missing=self._unlisted())
 
     @property
@@ -124,6 +126,7 @@ class FleetDiscovery:
                     for work in scope.work():
                         group.create_task(work)
         finally:
+            self._settling.still()
             for one in self._followed.values():
                 one.group.still()
 
@@ -140,6 +143,9 @@ class FleetDiscovery:
 
     def services_changed(self, _: Sequence[Change[Service]]) -> None:
         """Who is to be served may have changed."""
+        self._settling.soon()
+
+    def _settle(self) -> None:
         services = [one for scope in self._scopes.values() for one in scope.services.objects.values()]
         settlement = settle(services, self._ports)
         gone, before = self._ports.keys() - settlement.ports.keys(), self._ports.keys()
