@@ -16,6 +16,7 @@ from poolpilot_lab.client.errors import ClientError
 from poolpilot_lab.client.pool import HttpClient
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from poolpilot_lab.client.connection import Answer
@@ -55,11 +56,13 @@ class Exchange:
     complete: bool
 
 
-async def ask(client: HttpClient, model: str, words: str, tokens: int = 5) -> Exchange:
+async def ask(
+    client: HttpClient, model: str, words: str, tokens: int = 5, headers: Mapping[str, str] | None = None
+) -> Exchange:
     """A chat, with the picker's receipt. Raises ClientError or TimeoutError."""
-    headers = {"content-type": "application/json", RECEIPT: "1", OUTPUT_TOKENS: str(tokens)}
+    sent = {"content-type": "application/json", RECEIPT: "1", OUTPUT_TOKENS: str(tokens), **(headers or {})}
     async with asyncio.timeout(_WAIT_S):
-        answer = await client.request("POST", PATH, headers, chat(model, words))
+        answer = await client.request("POST", PATH, sent, chat(model, words))
     receipt = answer.headers.get(RECEIPT)
     return Exchange(
         answer.status,

@@ -15,6 +15,8 @@ import pytest
 import pytest_asyncio
 import yaml
 
+import cluster_gateway
+from cluster_audit import Audit
 from poolpilot_lab.control_plane.programs import programs
 from poolpilot_lab.gotools import TOOLS, GoProgram, built
 from poolpilot_lab.kubelet import cluster as clusters
@@ -37,24 +39,31 @@ class CommandError(Exception):
     """A command failed; the message shows what it said."""
 
 
-def images() -> dict[str, Image]:
-    """What stands for the images that the charts and the tests name: ours are described by images/Dockerfile."""
+def images(programs_folder: Path) -> dict[str, Image]:
+    """What stands for the images that the charts and the tests name: ours are described by images/Dockerfile.
+
+    Envoy Gateway calls its programs by name: they lie in `programs_folder`.
+    """
     module = (sys.executable, "-m")
+    path = {"PATH": f"{programs_folder}:/usr/bin:/bin"}
     env = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return {
         f"{REGISTRY}/picker": Image((*module, "poolpilot_picker"), env=env),
         f"{REGISTRY}/operator": Image((*module, "poolpilot_operator"), env=env),
         f"{REGISTRY}/lab": Image((*module, "poolpilot"), env=env),
-        "docker.io/envoyproxy/envoy": Image(entrypoint=(str(envoy_path()),)),
+        "docker.io/envoyproxy/envoy": Image((str(envoy_path()),), env=path),
+        cluster_gateway.IMAGE: Image(("envoy-gateway",), env=path),
         "docker.io/library/python": Image(entrypoint=(sys.executable,)),
         "docker.io/library/busybox": Image(cmd=("sh",)),
     }
 
 
-async def prepare() -> None:
-    """Builds what cannot be built inside, where there is no Internet. Raises NotAvailable."""
+async def prepare(chosen: Iterable[str]) -> None:
+    """Builds what tests need and cannot be built inside, where there is no Internet. Raises NotAvailable."""
     await programs()
     await built(HELM)
+    if any("test_envoy_gateway" in one for one in chosen):
+        await cluster_gateway.prepare()
     await programs()
     await built(HELM)
 
@@ -62,8 +71,12 @@ async def prepare() -> None:
 class Stage:
     """A running cluster and the programs to use it with."""
 
-    def __init__(self, running: Cluster, kubectl: tuple[str, ...], helm: Path) -> None:
+    def __init__(
+        self, running: Cluster, kubectl: tuple[str, ...], helm: Path, audit: Audit, programs_folder: Path
+    ) -> None:
         self.cluster = running
+        self.audit = audit
+        self.programs = programs_folder
         self._kubectl = kubectl
         self._helm = helm
         self._spaces = 0
@@ -185,9 +198,11 @@ async def until(check: Callable[[], Awaitable[object]], otherwise: str, within_s
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     """One for all tests, with our CRDs."""
-    async with clusters.cluster(tmp_path_factory.mktemp("cluster"), images()) as running:
+    folder = tmp_path_factory.mktemp("cluster")
+    audit = Audit(folder)
+    async with clusters.cluster(folder, images(folder / "bin"), flags=audit.flags) as running:
         called = await programs()
-        yield Stage(running, called.kubectl, await built(HELM))
+        yield Stage(running, called.kubectl, await built(HELM), audit, folder / "bin")
 
 
 @pytest_asyncio.fixture(loop_scope="session")

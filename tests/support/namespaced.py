@@ -39,8 +39,8 @@ def inside() -> bool:
 class Outside:
     """Stands in for the tests of a folder."""
 
-    def __init__(self, folder: Path, prepare: Callable[[], Awaitable[object]]) -> None:
-        """`prepare` makes what cannot be made without the Internet; NotAvailable skips the tests."""
+    def __init__(self, folder: Path, prepare: Callable[[list[str]], Awaitable[object]]) -> None:
+        """`prepare` makes what the chosen tests need the Internet for; NotAvailable skips them all."""
         self._folder = folder
         self._prepare = prepare
         self._inner: _Inner | None = None
@@ -78,7 +78,7 @@ class Outside:
     def _begin(self, item: pytest.Item) -> None:
         try:
             namespaces = host.command()
-            asyncio.run(_awaited(self._prepare))
+            asyncio.run(self._prepared())
         except BuildFailedError:
             raise
         except NotAvailable as error:
@@ -86,9 +86,8 @@ class Outside:
             return
         self._inner = _Inner(item.config, namespaces, self._chosen)
 
-
-async def _awaited(prepare: Callable[[], Awaitable[object]]) -> None:
-    await prepare()
+    async def _prepared(self) -> None:
+        await self._prepare(self._chosen)
 
 
 class _Inner:

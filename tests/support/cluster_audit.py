@@ -1,0 +1,74 @@
+"""What ServiceAccounts asked of the API server, from its audit log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted", "Panic"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Asked:
+    """One kind of request, in RBAC's words."""
+
+    group: str
+    resource: str
+    """With its subresource."""
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request."""
+
+    namespace: str
+    account: str
+    asked: Asked
+    code: int
+    path: str
+
+
+class Audit:
+    """The log of one API server, started with `flags`."""
+
+    def __init__(self, folder: Path) -> None:
+        policy = folder / "audit-policy.json"
+        policy.write_text(json.dumps(_POLICY))
+        self._log = folder / "audit.log"
+        self.flags = [
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self._log}",
+            "--audit-log-mode=blocking",
+        ]
+
+    def entries(self, namespace: str) -> list[Entry]:
+        """Of the ServiceAccounts of a namespace, requests for resources only."""
+        return [one for one in self._all() if one.namespace == namespace]
+
+    def _all(self) -> Iterator[Entry]:
+        for line in self._log.read_text().splitlines():
+            event: dict[str, Any] = json.loads(line)
+            reference = event.get("objectRef")
+            *_, namespace, account = event["user"]["username"].split(":")
+            if reference is None:
+                continue
+            resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+            group, code = reference.get("apiGroup", ""), event.get("responseStatus", {}).get("code", 0)
+            # Server-side apply of an object that was not there needs the right to create it too.
+            for verb in (event["verb"], "create") if event["verb"] == "patch" and code == 201 else (event["verb"],):
+                yield Entry(namespace, account, Asked(group, resource, verb), code, event["requestURI"])
