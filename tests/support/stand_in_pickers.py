@@ -22,6 +22,8 @@ class PickerPod:
         self.url = ""
         self.asked = 0
         self.refuses = False
+        self.page = ""
+        """What /metrics says."""
         self._pools: dict[tuple[str, str], dict[str, Any]] = {}
         self._version = 1
         self._news = asyncio.Condition()
@@ -43,6 +45,9 @@ class PickerPod:
                 self._pools[key] = entry
             self._version += 1
             self._news.notify_all()
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(status=500) if self.refuses else web.Response(text=self.page)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked += 1
@@ -72,6 +77,7 @@ class PickerPods:
         pod = self._pods[name] = PickerPod(name)
         app = web.Application()
         app.router.add_get("/pools", pod.answer)
+        app.router.add_get("/metrics", pod.metrics)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         self._runners.append(runner)

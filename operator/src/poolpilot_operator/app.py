@@ -20,6 +20,7 @@ from poolpilot_operator.health import PickerHealth, admin_url
 from poolpilot_operator.history.prometheus import Prometheus
 from poolpilot_operator.history.reader import EVERY_S, HistoryReader
 from poolpilot_operator.leadership import Lease, LeaseTimes
+from poolpilot_operator.lora.demand import Demand
 from poolpilot_operator.lora.engines import Endpoint, Engines
 from poolpilot_operator.lora.followed import FollowedPods
 from poolpilot_operator.lora.reconciler import AdapterReconciler
@@ -156,7 +157,8 @@ class Operator:
         self._picker_reconciler = PickerReconciler(self.world, self._passed)
         self._followed = FollowedPods(api, self.adapter_queue.add, settings)
         self._engines = Engines(engine_url)
-        self.adapter_reconciler = AdapterReconciler(self.world, self._followed, self._engines)
+        self._demand = Demand(lambda: list(self.world.pods), url_of)
+        self.adapter_reconciler = AdapterReconciler(self.world, self._followed, self._engines, self._demand.rates)
         self._workers: set[asyncio.Task[None]] = set()
         self._first_pass = True
         """Not every pool has been looked at since leading began."""
@@ -200,7 +202,8 @@ class Operator:
                 await asyncio.wait({lead}, timeout=_STOP_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_STOP_S):
-                        await asyncio.gather(self.world.health.close(), self._followed.close(), self._engines.close())
+                        clients = (self.world.health, self._followed, self._engines, self._demand)
+                        await asyncio.gather(*(one.close() for one in clients))
 
     # ---- leading
 

@@ -25,7 +25,7 @@ from poolpilot_operator.models import ADAPTERS, LoraAdapter
 from poolpilot_operator.writer import ours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from poolpilot_kube.objects import InferencePool, Key
     from poolpilot_operator.world import World
@@ -55,10 +55,10 @@ class AdapterReconciler:
         world: World,
         followed: FollowedPods,
         engines: Engines,
-        demand: Callable[[Key], Mapping[str, float]] = lambda _: {},
+        demand: Callable[[], Awaitable[Mapping[str, float]]],
         look_s: float = LOOK_S,
     ) -> None:
-        """`demand`: requests a second for each model of a pool, of late."""
+        """`demand`: requests a second for each model, of late."""
         self.changes: Counter[str] = Counter()
         """load, unload and error, as often as they happened."""
         self._world = world
@@ -98,9 +98,9 @@ class AdapterReconciler:
         # Pods that are gone took their adapters along; a pod that is not ready may come back with them.
         alive = {pod.metadata.uid for pod in watcher.objects.values()}
         record = {name: {place for place in places if place.uid in alive} for name, places in record.items()}
-        plan = planned(
-            [self._site(one, record) for one in seen.values()], [self._wish(one, key) for one in adapters], record
-        )
+        demand = await self._demand()
+        sites = [self._site(one, record) for one in seen.values()]
+        plan = planned(sites, [self._wish(one, demand) for one in adapters], record)
         states = await self._changed(pool, adapters, seen, record, plan, tokens)
         for one in adapters:
             mine = [state for name, state in states if name == one.adapter]
@@ -151,14 +151,14 @@ class AdapterReconciler:
         mine = {name for name, places in record.items() if place in places}
         return Site(place, frozenset(found.models), found.slots, len(found.adapters - mine))
 
-    def _wish(self, one: LoraAdapter, key: Key) -> Wish:
+    def _wish(self, one: LoraAdapter, demand: Mapping[str, float]) -> Wish:
         spec = one.spec
         return Wish(
             one.adapter,
             spec.endpoints,
             spec.pinned,
             spec.base_model,
-            self._demand(key).get(one.adapter, 0.0),
+            demand.get(one.adapter, 0.0),
             one.metadata.creation_timestamp or "",
         )
 
