@@ -368,6 +368,7 @@ class FleetPicker:
             one_of.still()
         await self._background.stop()
         await self._reading.close()
+        self.board.close()
         await self.admin.stop()
 
     def hurry(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,9 @@ async def test_each_pool_on_its_port(pools: Pools, ready: ControlPlane, tmp_path
         assert await place(first) == f"{A}:9"
         for name in ("", "one", f"{pools.name}/one", "inference-extension"):
             assert await health(first, name) == "SERVING"
+        for wrong in ("wait=61", "wait=.", "since=-1", "since=x", "since=1&since=2", "limit=3"):
+            status, _, text = await picker.get(f"/pools?{wrong}")
+            assert status == 400 and "allowed is" in text, wrong
         version = (await picker.json("/pools"))["version"]
         # A pool that is added, and one whose pods come later.
         await pools.serve("two", second)
@@ -479,7 +483,10 @@ async def test_it_stops_in_good_order(pools: Pools, ready: ControlPlane, tmp_pat
                 return not (await picker.json("/pools"))["pools"][0]["serving"]
 
             await picker.until(unready, "still said to be serving")
+            version = (await picker.json("/pools"))["version"]
+            poll = asyncio.create_task(picker.json(f"/pools?since={version}&wait=60"))
             await held.answer(placed)
             await held.must_read()
             await held.done()
         assert await picker.exits() == 0
+        assert (await poll)["version"] == version, "answered, and the end has not waited for its time"

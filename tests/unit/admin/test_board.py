@@ -31,3 +31,12 @@ async def test_waiting() -> None:
 
 async def test_a_later_process_has_later_versions() -> None:
     assert PoolBoard().page().version > 1_700_000_000_000
+
+
+async def test_nobody_waits_for_a_process_that_ends() -> None:
+    board = PoolBoard(1_000)
+    waiting = asyncio.create_task(board.other_than(1_000, 60.0))
+    await asyncio.sleep(0)
+    board.close()
+    await waiting
+    await board.other_than(1_000, 60.0)

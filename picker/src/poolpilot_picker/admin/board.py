@@ -40,6 +40,7 @@ class PoolBoard:
         self._pools: tuple[PoolStanding, ...] = ()
         self._changed = asyncio.Event()
         """Of this version; set when there is another."""
+        self._closed = False
 
     def page(self) -> PoolsPage:
         """As it is now."""
@@ -59,5 +60,10 @@ class PoolBoard:
         """Waits until there is another version, or until time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._version == version:
+                while self._version == version and not self._closed:
                     await self._changed.wait()
+
+    def close(self) -> None:
+        """Nobody waits any more: the process ends."""
+        self._closed = True
+        self._changed.set()
