@@ -341,8 +341,9 @@ class Pod:
     def _etc(self) -> list[Json]:
         namespace = self.pod.metadata.namespace
         name = self.pod.spec.get("hostname") or self.pod.metadata.name
+        search = f"{namespace}.{_DOMAIN} {_DOMAIN} cluster.local"
         texts = {
-            "resolv.conf": f"nameserver {NAMES}\nsearch {namespace}.{_DOMAIN} {_DOMAIN} cluster.local\noptions ndots:5\n",
+            "resolv.conf": f"nameserver {NAMES}\nsearch {search}\noptions ndots:5\n",
             "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{self.address}\t{name}\n",
             "hostname": f"{name}\n",
         }

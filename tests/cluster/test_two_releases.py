@@ -1,0 +1,93 @@
+"""Two releases, each for its own namespace alone: nobody's objects are touched; and one loses its leader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import pytest_asyncio
+
+from cluster_stage import ROOT, Space, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cluster_stage import Stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CHART: Final = ROOT / "charts/poolpilot"
+OPERATOR: Final = "app.kubernetes.io/component=operator"
+
+
+def pool(name: str) -> dict[str, Any]:
+    """A labelled pool without pods."""
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": name, "labels": {"poolpilot.dev/picker": "default"}},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": f"{name}-picker", "port": {"number": 9002}},
+        },
+    }
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def spaces(cluster: Stage) -> AsyncIterator[tuple[Space, Space, Space]]:
+    """Two with a release, the first with two operators, and one without."""
+    made = [await cluster.space(name) for name in ("red", "blue", "grey")]
+    for space, replicas in ((made[0], 2), (made[1], 1)):
+        values = f"scope=namespace,replicas={replicas}"
+        await space.helm("install", "poolpilot", str(CHART), "--set", values, "--wait", "--timeout=3m")
+    for space in made:
+        await space.apply(pool("llama"))
+    yield made[0], made[1], made[2]
+    for space in made[:2]:
+        await space.helm("uninstall", "poolpilot", "--wait", "--timeout=3m")
+    await cluster.kubectl("delete", "namespace", *(space.name for space in made), "--wait=false")
+
+
+async def endpoints(space: Space, service: str) -> set[str]:
+    """Namespaces of the picker pods behind a Service."""
+    slices = await space.list("endpointslices", "-l", f"kubernetes.io/service-name={service}")
+    return {point["targetRef"]["namespace"] for one in slices for point in one.get("endpoints") or ()}
+
+
+async def test_each_serves_its_own_namespace(spaces: tuple[Space, Space, Space]) -> None:
+    red, blue, grey = spaces
+    for space in (red, blue):
+
+        async def served(space: Space = space) -> bool:
+            return await endpoints(space, "llama-picker") == {space.name}
+
+        await until(served, f"the pool of {space.name} is not served by its own pickers")
+    assert not await grey.has("service", "llama-picker")
+    for kind in ("clusterroles", "clusterrolebindings"):
+        names = await red.stage.kubectl("get", kind, "-o", "name")
+        assert [one for one in names.split() if "poolpilot" in one] == []
+    for space in (red, blue):
+        assert [one for one in space.stage.audit.entries(space.name) if one.code == 403] == []
+
+
+async def holder(space: Space) -> str:
+    """The pod that leads."""
+    lease = await space.get("lease", "poolpilot-operator")
+    return str(lease["spec"].get("holderIdentity", "")).partition("_")[0]
+
+
+async def test_a_standby_takes_over_when_the_leader_dies(spaces: tuple[Space, Space, Space]) -> None:
+    red, *_ = spaces
+    await red.available("poolpilot-operator")
+    before = await holder(red)
+    assert before in {one["metadata"]["name"] for one in await red.list("pods", "-l", OPERATOR)}
+    await red.kubectl("delete", "pod", before, "--grace-period=0", "--force")
+    await red.apply(pool("second"))
+
+    async def served() -> bool:
+        return await red.has("service", "second-picker") and await holder(red) not in ("", before)
+
+    # A Lease lasts 15 s.
+    await until(served, "no standby takes over", 60)
+    await red.kubectl("delete", "inferencepool", "second")
