@@ -28,6 +28,9 @@ MANAGED_BY: Final = "poolpilot"
 PICKER_NAMESPACE_LABEL: Final = "poolpilot.dev/picker-namespace"
 """On what is made for a Picker or for a pool: the namespace of the Picker. PICKER_LABEL beside it is its name."""
 
+OPERATOR_LABEL: Final = "poolpilot.dev/operator"
+"""The namespace of an operator. On what it made: which one did. On a Picker: which one is to run it; any if absent."""
+
 POOL_ANNOTATION: Final = "poolpilot.dev/pool"
 """On the Service of a served pool: the InferencePool, in the same namespace. The Service's `targetPort` is the port on
 which the Picker's pods listen for this pool."""

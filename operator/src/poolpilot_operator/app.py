@@ -144,7 +144,7 @@ class Operator:
                 settings=settings,
             ),
             made=stores,
-            writer=Writer(api, stores),
+            writer=Writer(api, stores, options.namespace),
             events=Events(api),
             health=PickerHealth(self._heard_health, rng=self.rng, url_of=url_of),
             ports=Ports(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from poolpilot_kube.names import PICKER_LABEL
+from poolpilot_kube.names import OPERATOR_LABEL, PICKER_LABEL
 from poolpilot_kube.objects import Key
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Claim(msgspec.Struct, frozen=True):
     problem: str = ""
     """A reason in CamelCase; empty if a Picker serves it, or if it does not ask."""
     message: str = ""
+
+
+def runs(picker: Picker, home: Home) -> bool:
+    """Whether the Picker is for this operator to run."""
+    return picker.metadata.labels.get(OPERATOR_LABEL, home.namespace) == home.namespace
 
 
 def asked(pool: InferencePool, home: Home) -> str | None:
@@ -80,11 +85,18 @@ def claim(pool: InferencePool, pickers: Mapping[Key, Picker], holder: Key | None
     """`holder` is the Picker whose Service the pool has now."""
     wanted = asked(pool, home)
     namespace = pool.metadata.namespace
+    candidates = list(_candidates(wanted, namespace, pickers, home))
     willing = [
         key
-        for key, picker in _candidates(wanted, namespace, pickers, home)
-        if picker.metadata.deletion_timestamp is None and _takes(picker, wanted) and reaches(picker, namespace, home)
+        for key, picker in candidates
+        if picker.metadata.deletion_timestamp is None
+        and runs(picker, home)
+        and _takes(picker, wanted)
+        and reaches(picker, namespace, home)
     ]
+    if not willing and wanted is not None and any(not runs(picker, home) for _, picker in candidates):
+        # Another operator's business.
+        return Claim()
     if not willing:
         return Claim() if wanted is None else Claim(problem="PickerNotFound", message=_why(pool, wanted, pickers, home))
     if holder in willing:

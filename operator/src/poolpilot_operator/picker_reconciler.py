@@ -11,13 +11,13 @@ from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import OUR_GROUP, POOL_ANNOTATION
 from poolpilot_operator import certificates
 from poolpilot_operator.models import KINDS, PICKERS
-from poolpilot_operator.ownership import served_namespaces, too_far
+from poolpilot_operator.ownership import runs, served_namespaces, too_far
 from poolpilot_operator.picker_status import Outcome, Problem, status
 from poolpilot_operator.resources import picker as made
 from poolpilot_operator.resources.deployment import REPLICAS, Installation, deployment
 from poolpilot_operator.resources.naming import base_name, metadata
 from poolpilot_operator.world import PICKER, World
-from poolpilot_operator.writer import BusyError, ForeignError, Manifest, key_of, ours
+from poolpilot_operator.writer import BusyError, ForeignError, Manifest, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,8 @@ _STATUS_S: Final = 5.0
 _SETTLE_S: Final = 0.3
 _LOOK_AGAIN_S: Final = 30.0
 _CERTIFICATE_S: Final = 300.0
+_OTHERS_S: Final = 300.0
+"""How often it is looked whether another operator is gone."""
 _KINDS_S: Final = 300.0
 """How long it is believed whether the cluster has an optional kind."""
 
@@ -56,12 +58,18 @@ class PickerReconciler:
             self._written.pop(key, None)
             await self._clear(key, {})
             return None
+        if not runs(picker, self._world.home):
+            await self._clear(key, {})
+            return None
+        if self._others(picker):
+            return _OTHERS_S
         refused = await self._refused(picker)
         wanted: list[Manifest] = []
         problems: list[Problem] = []
         if refused is None or refused.reason == "NamespacesNotAllowed":
             wanted = await self._wanted(picker, problems)
-            await self._make(wanted, problems)
+            if not await self._make(wanted, problems):
+                return _OTHERS_S
             if not problems:
                 await self._clear(key, {(one["kind"], key_of(one)): one for one in wanted})
         places = {key_of(one) for one in wanted if one["kind"] == "Deployment"}
@@ -205,7 +213,7 @@ class PickerReconciler:
                 problems.append(Problem("SecretMissing", f"spec.tls: Secret {home}/{secret} {what}{issued}"))
                 return ""
             return certificates.fingerprint(data)
-        if live is not None and not ours(live):
+        if live is not None and not writer.ours(live):
             problems.append(Problem("SecretNotOurs", f"Secret {home}/{secret} exists and was not made by poolpilot"))
             return ""
         if not certificates.good(data, names, now):
@@ -220,13 +228,22 @@ class PickerReconciler:
             await writer.ensure(manifest)
         return certificates.fingerprint(data)
 
-    async def _make(self, wanted: list[Manifest], problems: list[Problem]) -> None:
+    def _others(self, picker: Picker) -> bool:
+        """Whether another operator runs it: two that write to one status would never end."""
+        world = self._world
+        made = (one for kind in world.made for one in world.made[kind].filed((PICKER, *picker.key)))
+        return any(POOL_ANNOTATION not in one.metadata.annotations and not world.writer.ours(one) for one in made)
+
+    async def _make(self, wanted: list[Manifest], problems: list[Problem]) -> bool:
+        """Whether the Picker is ours to run."""
         for one in wanted:
             try:
                 if one["kind"] == "Deployment":
                     await self._keep_replicas(one)
                 await self._world.writer.ensure(one)
             except ForeignError as error:
+                if error.operator:
+                    return False
                 problems.append(Problem("NotOurs", f"{error}: rename the Picker or that object"))
             except BusyError as error:
                 problems.append(Problem("Replacing", str(error)))
@@ -234,6 +251,7 @@ class PickerReconciler:
                 if error.status not in {403, 404, 422}:
                     raise
                 problems.append(Problem("WriteRefused", str(error)))
+        return True
 
     async def _keep_replicas(self, wanted: Manifest) -> None:
         """An autoscaler takes over the number there is: a field that nobody owns any more would fall back to 1."""
@@ -246,13 +264,14 @@ class PickerReconciler:
 
     async def _clear(self, key: Key, keep: dict[tuple[str, Key], Manifest]) -> None:
         """Deletes what was made for the Picker and is not in `keep`; not what is made for pools."""
+        writer = self._world.writer
         for kind in self._world.made:
             if kind == "EndpointSlice":
                 continue
             for one in self._world.made[kind].filed((PICKER, *key)):
-                if POOL_ANNOTATION in one.metadata.annotations or (kind, one.key) in keep or not ours(one):
+                if POOL_ANNOTATION in one.metadata.annotations or (kind, one.key) in keep or not writer.ours(one):
                     continue
-                await self._world.writer.delete(kind, one)
+                await writer.delete(kind, one)
                 if kind == "ServiceAccount":
                     # What cannot be listed goes with the account of the same name.
                     await self._clear_unlisted(one.key)
@@ -263,7 +282,7 @@ class PickerReconciler:
             if kind != "Secret" and not await self._there(kind):
                 continue
             live = await self._world.writer.read(kind, (namespace, other))
-            if live is not None and ours(live):
+            if live is not None and self._world.writer.ours(live):
                 await self._world.writer.delete(kind, live)
 
     async def _there(self, kind: str) -> bool:

@@ -15,7 +15,7 @@ from poolpilot_operator.ports import NoPortError
 from poolpilot_operator.resources.naming import made_for
 from poolpilot_operator.resources.pool import PickerEndpoint, endpoint_slice, reference_problem, service
 from poolpilot_operator.world import PICKER, POOL, PoolState, World
-from poolpilot_operator.writer import ForeignError, key_of, ours
+from poolpilot_operator.writer import ForeignError, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,8 @@ API_VERSION: Final = f"{POOL_GROUP}/v1"
 _LOOK_AGAIN_S: Final = 20.0
 """At trouble that no watch shows the end of: Services of others are not watched."""
 _TERMINATING_S: Final = 60.0
+_OTHERS_S: Final = 300.0
+"""How often it is looked whether another operator is gone."""
 
 
 class _TroubleError(Exception):
@@ -69,6 +71,11 @@ class PoolReconciler:
             self._settle(key, PoolState(held.picker, held.losers, trouble.reason, str(trouble)))
             await self._warn(pool, trouble.reason, str(trouble))
             return trouble.again_s
+        except ForeignError as error:
+            # Another operator serves it: not our business.
+            log.info("InferencePool %s/%s: %s", *key, error)
+            self._settle(key, None)
+            return _OTHERS_S
         except RefusedError as error:
             if _terminating(error):
                 self._settle(key, PoolState(held.picker, held.losers, "NamespaceTerminating", str(error)))
@@ -110,6 +117,8 @@ class PoolReconciler:
             wanted_slice = endpoint_slice(pool, picker, port, found)
             await world.writer.ensure(wanted_slice)
         except ForeignError as error:
+            if error.operator:
+                raise
             raise _TroubleError(
                 "ServiceNotOurs" if error.kind == "Service" else "EndpointSliceNotOurs",
                 f"{error}; it is left alone: delete it, or name another Service in spec.endpointPickerRef",
@@ -122,7 +131,7 @@ class PoolReconciler:
 
     def _check_taken(self, pool: InferencePool, kind: str, place: Key) -> None:
         live = self._world.writer.known(kind, place)
-        if live is None or not ours(live):
+        if live is None or not self._world.writer.ours(live):
             return
         other = live.metadata.annotations.get(POOL_ANNOTATION)
         if other == pool.metadata.name:
@@ -193,12 +202,12 @@ class PoolReconciler:
 
     async def _clear(self, key: Key, keep: set[tuple[str, Key]]) -> None:
         for kind, one in self._made(key):
-            if (kind, one.key) not in keep and ours(one):
+            if (kind, one.key) not in keep and self._world.writer.ours(one):
                 await self._world.writer.delete(kind, one)
 
     def _holder(self, key: Key) -> Key | None:
         for one in self._world.made["Service"].filed((POOL, *key)):
-            if one.metadata.deletion_timestamp is None:
+            if one.metadata.deletion_timestamp is None and self._world.writer.ours(one):
                 return made_for(one)
         return None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from poolpilot_kube.errors import RefusedError
-from poolpilot_kube.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL
+from poolpilot_kube.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL, OPERATOR_LABEL
 from poolpilot_operator.difference import covers, digest
 from poolpilot_operator.models import KINDS, Owned
 
@@ -32,21 +32,18 @@ _APPLY: Final = "application/apply-patch+yaml"
 
 
 class ForeignError(Exception):
-    """An object of this name is there, and it is not ours."""
+    """An object of this name is there, and it is not ours; `operator`: the namespace of the operator that made it."""
 
-    def __init__(self, kind: str, key: Key) -> None:
-        super().__init__(f"{kind} {'/'.join(part for part in key if part)} exists and was not made by poolpilot")
+    def __init__(self, kind: str, live: Owned) -> None:
+        made = live.metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY
         self.kind = kind
-        self.key = key
+        self.operator = live.metadata.labels.get(OPERATOR_LABEL, "") if made else ""
+        who = f"was made by the operator of namespace {self.operator}" if self.operator else "was not made by poolpilot"
+        super().__init__(f"{kind} {'/'.join(part for part in live.key if part)} exists and {who}")
 
 
 class BusyError(Exception):
     """The object is being deleted; it can be made again afterwards."""
-
-
-def ours(one: Object) -> bool:
-    """Whether the operator made it."""
-    return one.metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY
 
 
 def key_of(manifest: Manifest) -> Key:
@@ -58,16 +55,22 @@ def key_of(manifest: Manifest) -> Key:
 class Writer:
     """Counts what it writes, by (kind, verb)."""
 
-    def __init__(self, api: KubeApi, stores: Mapping[str, Store[Owned]]) -> None:
-        """`stores` by kind: what is known of the objects that the operator made."""
+    def __init__(self, api: KubeApi, stores: Mapping[str, Store[Owned]], home: str) -> None:
+        """`stores` by kind: what is known of the objects that operators made; `home`: the namespace of this one."""
+        self._home = home
         self.writes: Counter[tuple[str, str]] = Counter()
         self._api = api
         self._stores = stores
 
+    def ours(self, one: Object) -> bool:
+        """Whether this operator made it."""
+        labels = one.metadata.labels
+        return labels.get(MANAGED_BY_LABEL) == MANAGED_BY and labels.get(OPERATOR_LABEL, self._home) == self._home
+
     async def ensure(self, wanted: Manifest) -> Owned:
         """Makes it so. Raises ForeignError, BusyError, or KubeError."""
         kind, key = wanted["kind"], key_of(wanted)
-        sealed = _sealed(wanted)
+        sealed = _sealed(wanted, self._home)
         live = self.known(kind, key)
         if live is None:
             if kind == "Service":
@@ -75,8 +78,8 @@ class Writer:
             live = await self.read(kind, key)
             if live is None:
                 return await self._apply(kind, key, sealed)
-        if not ours(live):
-            raise ForeignError(kind, key)
+        if not self.ours(live):
+            raise ForeignError(kind, live)
         if live.metadata.deletion_timestamp is not None:
             raise BusyError(f"{kind} {'/'.join(key)} is being deleted")
         if covers(msgspec.to_builtins(live), {name: sealed[name] for name in sealed if name not in _HEAD}):
@@ -147,8 +150,8 @@ class Writer:
             live = await self.read(kind, key)
             if live is None:
                 raise BusyError(f"{kind} {'/'.join(key)} comes and goes") from None
-            if not ours(live):
-                raise ForeignError(kind, key) from None
+            if not self.ours(live):
+                raise ForeignError(kind, live) from None
             raise BusyError(f"{kind} {'/'.join(key)} is not in the cache yet") from None
         return self._learned(kind, key, answer)
 
@@ -165,10 +168,11 @@ class Writer:
 _HEAD: Final = frozenset({"apiVersion", "kind"})
 
 
-def _sealed(wanted: Manifest) -> Manifest:
+def _sealed(wanted: Manifest, home: str) -> Manifest:
     metadata = wanted["metadata"]
+    labels = {**metadata.get("labels", {}), OPERATOR_LABEL: home}
     annotations = {**metadata.get("annotations", {}), APPLIED: digest(wanted)}
-    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+    return {**wanted, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
 
 
 def _path(resource: Resource[Any], key: Key) -> str:

@@ -12,6 +12,7 @@ from poolpilot_kube.access import from_kubeconfig
 if TYPE_CHECKING:
     from operator_stage import Cluster
     from poolpilot_lab.control_plane.cluster import ControlPlane
+    from poolpilot_operator.app import Operator
     from stand_in_pickers import PickerPods
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -305,6 +306,63 @@ async def test_drift_is_repaired_and_nothing_is_written_when_nothing_changes(
     async with running_operator(access, home, pods, away) as operator:
         await quiet(operator)
         assert dict(operator.world.writer.writes) == {}
+
+
+async def test_two_operators_leave_each_other_alone(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    access = from_kubeconfig(plane.kubeconfig)
+    await cluster.made_picker(home)
+    await cluster.made_picker(away)
+    await cluster.made_pool(home, "one")
+    await cluster.made_pool(away, "two")
+    # Both watch both namespaces, and each has a Picker of the same name at home.
+    async with (
+        running_operator(access, home, pods, away, image="first") as first,
+        running_operator(access, away, pods, home, image="second") as second,
+    ):
+        for name, namespace in (("one", home), ("two", away)):
+            await eventually(lambda n=name, ns=namespace: cluster.service(ns, f"{n}-picker"))
+        for namespace in (home, away):
+            await eventually(lambda ns=namespace: cluster.get("apps/v1", "Deployment", ns, "poolpilot-default"))
+        for operator in (first, second):
+            await eventually(lambda one=operator: _settled(one))
+        written = [dict(operator.world.writer.writes) for operator in (first, second)]
+        for operator in (first, second):
+            for pool in operator.world.pools:
+                operator.pool_queue.add(pool.key)
+            for picker in operator.world.pickers:
+                operator.picker_queue.add(picker.key)
+            await eventually(lambda one=operator: _true(one.idle))
+        assert [dict(operator.world.writer.writes) for operator in (first, second)] == written
+        # Whose a Picker is, it can say itself.
+        await cluster.api.apply(
+            {
+                "apiVersion": "poolpilot.dev/v1alpha1",
+                "kind": "Picker",
+                "metadata": {"name": "default", "namespace": home, "labels": {"poolpilot.dev/operator": away}},
+                "spec": {"tls": {"mode": "Disabled"}},
+            }
+        )
+
+        async def moved() -> bool:
+            for operator in (first, second):
+                operator.picker_queue.add((home, "default"))
+                operator.pool_queue.add((home, "one"))
+            found = [
+                await cluster.get("apps/v1", "Deployment", home, "poolpilot-default"),
+                await cluster.service(home, "one-picker"),
+            ]
+            return all(one and one["metadata"]["labels"]["poolpilot.dev/operator"] == away for one in found)
+
+        await eventually(moved)
+        assert "ServiceNotOurs" not in await cluster.events(home, "one")
+
+
+async def _settled(operator: Operator) -> bool:
+    looked = operator.reconciled["picker"] >= 2 and operator.reconciled["pool"] >= 2
+    soon = [due for due in operator.picker_queue._due.values() if due < operator.picker_queue._now() + 10.0]
+    return looked and operator.idle and not soon
 
 
 async def test_an_operator_that_starts_does_not_empty_what_works_while_pods_cannot_be_asked(

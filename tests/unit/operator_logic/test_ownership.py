@@ -99,3 +99,13 @@ def test_where_a_picker_serves() -> None:
     assert too_far(named, Home("home", ("home", "a"))) == ("b",)
     [far] = pickers(("team", "default"), pools=PoolsSpec(namespaces=("team", "b"))).values()
     assert too_far(far, HOME) == ("b",)
+
+
+def test_a_picker_of_another_operator_is_none_of_ours_and_no_reason_to_complain() -> None:
+    [theirs] = pickers(("home", "default")).values()
+    meta = ObjectMeta(name="default", namespace="home", labels={"poolpilot.dev/operator": "other"})
+    labelled = {("home", "default"): Picker(meta, theirs.spec)}
+    assert claim(pool(), labelled, None, HOME) == Claim()
+    assert claim(pool(), labelled, None, Home("other")).problem == "PickerNotFound"
+    near = {**labelled, **pickers(("team", "default"))}
+    assert claim(pool(), near, None, HOME).picker == ("team", "default")

@@ -22,7 +22,7 @@ from poolpilot_operator.lora.placement import Place, Plan, Site, Wish, planned
 from poolpilot_operator.lora.record import Loaded, manifest, read, record_key
 from poolpilot_operator.lora.status import EndpointState, refused, status
 from poolpilot_operator.models import ADAPTERS, LoraAdapter
-from poolpilot_operator.writer import ours
+from poolpilot_operator.writer import ForeignError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -37,6 +37,7 @@ LOOK_S: Final = 30.0
 """How often engines are asked: one that began anew has forgotten its adapters, and no watch tells."""
 _AT_ONCE: Final = 8
 _SYNC_S: Final = 10.0
+_OTHERS_S: Final = 300.0
 
 
 class _Seen(msgspec.Struct):
@@ -79,7 +80,11 @@ class AdapterReconciler:
                 text = f"spec.poolRef: there is no InferencePool {key[1]} in namespace {key[0]}"
                 await self._report(one, refused(one, "PoolNotFound", text, world.now()))
             return None
-        record = await self._recorded(key)
+        record = self._recorded(key)
+        if record is None:
+            # Another operator brings the adapters of this pool.
+            self._followed.leave(key)
+            return _OTHERS_S
         if not adapters and not record:
             self._followed.leave(key)
             return None
@@ -101,7 +106,11 @@ class AdapterReconciler:
         demand = await self._demand()
         sites = [self._site(one, record) for one in seen.values()]
         plan = planned(sites, [self._wish(one, demand) for one in adapters], record)
-        states = await self._changed(pool, adapters, seen, record, plan, tokens)
+        try:
+            states = await self._changed(pool, adapters, seen, record, plan, tokens)
+        except ForeignError as error:
+            log.info("adapters of InferencePool %s/%s are left alone: %s", *key, error)
+            return _OTHERS_S
         for one in adapters:
             mine = [state for name, state in states if name == one.adapter]
             await self._report(one, status(one, plan.wanted[one.adapter], mine, world.now(), _short(one, plan)))
@@ -127,10 +136,11 @@ class AdapterReconciler:
                 found.append(one)
         return found
 
-    async def _recorded(self, key: Key) -> Loaded:
-        name = record_key(key)
-        found = self._world.writer.known("ConfigMap", name)
-        return read(found if found is not None and ours(found) else None)
+    def _recorded(self, key: Key) -> Loaded | None:
+        """None where the record is another operator's."""
+        writer = self._world.writer
+        found = writer.known("ConfigMap", record_key(key))
+        return None if found is not None and not writer.ours(found) else read(found)
 
     async def _looked(self, endpoints: list[Endpoint], token: str | None) -> dict[Place, _Seen]:
         limit = asyncio.Semaphore(_AT_ONCE)
@@ -256,7 +266,7 @@ class AdapterReconciler:
         live = writer.known("ConfigMap", key)
         if any(record.values()):
             await writer.ensure(manifest(pool, record))
-        elif live is not None and ours(live):
+        elif live is not None and writer.ours(live):
             await writer.delete("ConfigMap", live)
 
     # ---- what is said
