@@ -12,6 +12,7 @@ import numpy as np
 
 from poolpilot_picker.errors import PreconditionFailed
 from poolpilot_picker.flow.candidates import candidates, steer
+from poolpilot_picker.flow.charges import Charge
 from poolpilot_picker.flow.learners import Learners, Lesson
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
 from poolpilot_picker.flow.readings import Readings
@@ -29,8 +30,9 @@ from poolpilot_picker.state.prefix import prefix_index
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from poolpilot_picker.flow.holding import Holder
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 HIT_SHARE_SMOOTHING: Final = 0.01
@@ -80,6 +82,8 @@ class Placement(msgspec.Struct):
     output_tokens: float | None = None
     """Counted in the answer, all sequences together."""
     first_token_seen: bool = False
+    charge: Charge | None = None
+    """What flow control holds against its tenant, where it is on."""
 
 
 class Pool:
@@ -110,15 +114,24 @@ class Pool:
         self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
         self._warm_up = WarmUp(self.table)
         self._hit_share = 0.2
+        self.flow: Holder | None = None
+        """Who holds requests back, where flow control is on: hears of what may make room."""
         self.lost = 0
         """Bookings released by the backstop: each is an exchange whose end nobody told."""
 
     # ---- placing
 
-    def place(self, request: InferenceRequest, now: float) -> Placement:
-        """Chooses an endpoint and books the request there, in one step. Raises RequestRefused."""
+    def place(
+        self, request: InferenceRequest, now: float, narrow: Callable[[DecisionView], None] | None = None
+    ) -> Placement:
+        """Chooses an endpoint and books the request there, in one step. Raises RequestRefused.
+
+        `narrow` removes further candidates, or raises what ends the placing.
+        """
         view = self._view(request, now)
         steer(view)
+        if narrow is not None:
+            narrow(view)
         slots = self.policy.decide(view)
         chosen = slots[0]
         cached = float(view.cached_tokens[chosen])
@@ -305,6 +318,8 @@ class Pool:
         """The exchange ended: releases the booking and learns what may be learned. True the first time."""
         booking, request = placement.booking, placement.request
         endpoint = booking.endpoint
+        if placement.charge is not None and self.flow is not None:
+            self.flow.finished(placement, now)
         if booking.released:
             return False
         self._release(booking, now, answered=outcome is Outcome.SERVED)
@@ -353,6 +368,8 @@ class Pool:
                 self._forget(endpoint)
         self._resize()
         self._learners.apply_endpoints()
+        if self.flow is not None:
+            self.flow.wake()
         return added, removed
 
     def _resize(self) -> None:
@@ -379,6 +396,8 @@ class Pool:
         self._readings.apply(endpoint, sample, now)
         if sample.running == 0 and not sample.waiting and self.table.holds(endpoint):
             self._release_lost(endpoint, sample.taken_ms, now)
+        if self.flow is not None:
+            self.flow.wake()
 
     def _release_lost(self, endpoint: Endpoint, sample_ms: float, now: float) -> None:
         """The account's backstop: the engine said at `sample_ms` that it has nothing to do."""

@@ -13,10 +13,13 @@ from poolpilot_picker.flow.pool import Placement, Pool
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from poolpilot_picker.flow.crew import Crew
     from poolpilot_picker.flow.learners import Lesson
     from poolpilot_picker.flow.pool import Policy
     from poolpilot_picker.routing.decision import Decision
+    from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.endpoints import Endpoint
     from poolpilot_picker.state.ledger import Booking
     from poolpilot_picker.state.samples import EngineSample
@@ -56,10 +59,12 @@ class SharedPool(Pool):
 
     # ---- placing and following
 
-    def place(self, request: InferenceRequest, now: float) -> Placement:
+    def place(
+        self, request: InferenceRequest, now: float, narrow: Callable[[DecisionView], None] | None = None
+    ) -> Placement:
         """As in any pool, in view of what all have placed so far. Raises RequestRefused."""
         self._crew.catch_up(now)
-        return super().place(request, now)
+        return super().place(request, now, narrow)
 
     def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
         booking, lesson = super()._book(decision, cached)

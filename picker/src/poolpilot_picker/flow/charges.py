@@ -1,0 +1,81 @@
+"""What a request costs its tenant: in units of one uncached prompt token, by what the pool's engines are known to need.
+
+An output token is dearer than a prompt token by as much as a step of decoding, shared by its batch, takes longer than
+the token's share of a prefill; it is dearer in a long context. Cached prompt tokens cost nothing but that.
+Charged when a request is dispatched, by estimates; corrected when it ends (VTC, OSDI '24, section 4.3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from poolpilot_picker.state.endpoints import EndpointTable
+
+REFRESH_MS: Final = 1_000.0
+LEAST_BATCH: Final = 8.0
+"""A nearly idle engine decodes for nearly nobody: without a floor its tokens would seem precious."""
+LEAST_OUTPUT: Final = 1.0
+MOST_OUTPUT: Final = 64.0
+"""Bounds on the price of an output token: a wrong profile must not turn fairness upside down."""
+
+
+class Prices(msgspec.Struct, frozen=True):
+    """Of one pool. The defaults are those of VTC's evaluation: an output token is worth two prompt tokens."""
+
+    output: float = 2.0
+    """Of an output token."""
+    context: float = 0.0
+    """Added to it for each token of context."""
+
+    def cost(self, uncached: float, prompt: float, output: float, sequences: float) -> float:
+        """Of a request: `uncached` of its `prompt` tokens computed, `output` tokens per sequence generated."""
+        return uncached + sequences * output * min(MOST_OUTPUT, self.output + self.context * prompt)
+
+
+class PriceList:
+    """The prices of a pool, read off its step models once a second."""
+
+    __slots__ = ("_next_ms", "_prices")
+
+    def __init__(self) -> None:
+        self._next_ms = -np.inf
+        self._prices = Prices()
+
+    def at(self, table: EndpointTable, now: float) -> Prices:
+        """Of this moment."""
+        if now >= self._next_ms:
+            self._next_ms = now + REFRESH_MS
+            self._prices = _read(table)
+        return self._prices
+
+
+def _read(table: EndpointTable) -> Prices:
+    mask = table.eligible
+    if not mask.any():
+        return Prices()
+    token = float(table.token_ms[mask].mean())
+    if token <= 0.0:
+        return Prices()
+    batch = max(LEAST_BATCH, float(table.inflight[mask].mean()))
+    output = (float(table.step_ms[mask].mean()) / batch + float(table.sequence_ms[mask].mean())) / token
+    context = float(table.context_ms[mask].mean()) / token
+    return Prices(output=min(MOST_OUTPUT, max(LEAST_OUTPUT, output)), context=max(0.0, context))
+
+
+class Charge(msgspec.Struct, eq=False):
+    """What was charged for one dispatched request, until it is settled."""
+
+    flow: Any
+    """The `TenantFlow` whose counter bears it."""
+    account: Any
+    """The `TenantAccount` whose budget bears it."""
+    prices: Prices
+    cost: float
+    tokens: float
+    """Charged to the tenant's budget."""
+    sequences: int
+    settled: bool = False
