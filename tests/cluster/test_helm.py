@@ -200,7 +200,7 @@ async def test_a_picker_with_everything_comes_and_goes(site: Site, system: Space
 async def test_an_uninstall_leaves_what_is_not_ours(site: Site, system: Space, cluster: Stage) -> None:
     before = await site.space.get("inferencepool", POOL)
     assert await ours(site.space) and await ours(system)
-    assert [one for one in cluster.audit.entries(SYSTEM) if one.code == 403] == []
+    assert [one for one in cluster.audit.entries(SYSTEM) if one.forbidden] == []
     await system.helm("uninstall", "poolpilot", "--wait", "--timeout=3m")
     for kind in ("inferencepools.inference.networking.k8s.io", "pickers.poolpilot.dev"):
         await system.kubectl("get", "crd", kind)

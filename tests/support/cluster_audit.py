@@ -39,7 +39,8 @@ class Entry:
     namespace: str
     account: str
     asked: Asked
-    code: int
+    forbidden: bool
+    """By RBAC. Not by the end of a namespace, which is a 403 too."""
     path: str
 
 
@@ -69,6 +70,7 @@ class Audit:
                 continue
             resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
             group, code = reference.get("apiGroup", ""), event.get("responseStatus", {}).get("code", 0)
+            forbidden = event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
             # Server-side apply of an object that was not there needs the right to create it too.
             for verb in (event["verb"], "create") if event["verb"] == "patch" and code == 201 else (event["verb"],):
-                yield Entry(namespace, account, Asked(group, resource, verb), code, event["requestURI"])
+                yield Entry(namespace, account, Asked(group, resource, verb), forbidden, event["requestURI"])
