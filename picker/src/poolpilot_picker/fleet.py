@@ -60,7 +60,7 @@ HELD_BYTES: Final = 512 * MIB
 HELD_BYTES_PER_POOL: Final = 128 * MIB
 FRAMES_AT_ONCE: Final = 20
 """Of one connection before others have their turn: five decisions. With 200, as a picker of one pool has, a pool whose
-sixteen connections are always full makes the others wait for tens of milliseconds."""
+sixteen connections are always full makes the others wait ten times as long (docs/kubernetes.md)."""
 RECEIPTS_SHARE: Final = 20
 """Each pool remembers this part of the receipts that a picker of one pool does."""
 LEAST_RECEIPTS: Final = 20
