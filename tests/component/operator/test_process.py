@@ -77,16 +77,20 @@ async def test_it_starts_reconciles_and_ends_in_order(
         await eventually(lambda: cluster.service(home, "llama-picker"))
         assert (await holder(cluster, home)).startswith("operator-a_")
         assert await one.page("/healthz") == (200, "ok\n")
-        _, page = await one.page("/metrics")
-        for line in (
+        wanted = (
             "poolpilot_operator_leader 1.0",
             "poolpilot_operator_synced 1.0",
             'poolpilot_operator_writes_total{kind="Service",verb="create"}',
             'poolpilot_operator_queue_depth{queue="pool"} 0.0',
             'poolpilot_operator_objects{resource="inferencepools.inference.networking.k8s.io"} 1.0',
             f'poolpilot_operator_pools{{picker="default",picker_namespace="{home}",state="unhealthy"}} 1.0',
-        ):
-            assert line in page
+        )
+
+        async def told() -> bool:
+            _, page = await one.page("/metrics")
+            return all(line in page for line in wanted)
+
+        await eventually(told, "metrics")
         # The shell is up too, and has nothing to say.
         assert all(line["level"] != "error" for line in one.lines())
         one.child.signal(signal.SIGTERM)
