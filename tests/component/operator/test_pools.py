@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from operator_stage import eventually, quiet, running_operator
@@ -306,6 +307,40 @@ async def test_drift_is_repaired_and_nothing_is_written_when_nothing_changes(
     async with running_operator(access, home, pods, away) as operator:
         await quiet(operator)
         assert dict(operator.world.writer.writes) == {}
+
+
+async def test_trouble_is_said_once_also_by_the_next_operator(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama", endpointPickerRef=None)
+    access = from_kubeconfig(plane.kubeconfig)
+    for _ in range(2):
+        async with running_operator(access, home, pods, away) as operator:
+            await eventually(lambda: cluster.events(away, "llama"))
+            await eventually(lambda one=operator: _true(one.reconciled["pool"]))
+            for _ in range(3):
+                operator.pool_queue.add((away, "llama"))
+                await eventually(lambda one=operator: _true(one.idle))
+    listed = msgspec.json.decode(await cluster.api.call("GET", f"/api/v1/namespaces/{away}/events"))
+    assert [one["reason"] for one in listed["items"]] == ["EndpointPickerRefMissing"]
+
+
+async def test_a_picker_may_take_every_pool_of_namespaces_that_it_names(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home, pools={"select": "All", "namespaces": [away]})
+    await cluster.made_pool(away, "silent", picker=None)
+    await cluster.made_pool(home, "elsewhere", picker=None)
+    await cluster.made_pool(away, "asks", picker="another")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        await eventually(lambda: cluster.service(away, "silent-picker"))
+        await eventually(lambda: _counts(cluster, home, (1, 0)))
+        assert await cluster.service(home, "elsewhere-picker") is None
+        assert await cluster.service(away, "asks-picker") is None
+        # Taking less is told by the same object.
+        await cluster.made_picker(home, pools={"select": "Labelled"})
+        await eventually(lambda: _none(cluster.service(away, "silent-picker")))
 
 
 async def test_two_operators_leave_each_other_alone(
