@@ -83,6 +83,27 @@ def test_a_slow_endpoint_is_known_within_30_seconds_and_forgiven_as_fast():
     assert apart == pytest.approx([1.0, 1.0], abs=0.15)
 
 
+class ToldBySteps(Told):
+    """An engine that generates several tokens in a step: its histogram times steps, its counter counts tokens."""
+
+    per_step = 2.5
+
+    def sample(self, now, **more):
+        super().sample(now, generated_tokens=self.per_step * self.inter_token.count + self.ttft.count, **more)
+
+
+def test_an_engine_that_speculates_is_as_fast_as_its_tokens_come():
+    pool = make_pool(2)
+    speculating, other = ToldBySteps(pool, 0), Told(pool, 1)
+    now = START
+    for told in (speculating, other):
+        told.sample(now)
+    for _ in range(12):
+        speculating.window(now)
+        now = other.window(now)
+    assert speeds(pool, 0)[1] / speeds(pool, 1)[1] == pytest.approx(1 / 2.5, rel=0.1)
+
+
 def test_an_endpoint_that_joins_is_taken_to_be_like_its_peers():
     pool = make_pool([spec(0)])
     told = Told(pool, 0, slower=2.0)

@@ -27,6 +27,8 @@ LEAST_ANSWERS: Final = 5
 """Answers a window must hold for its mean length to be taken."""
 LEAST_EVIDENCE: Final = 0.2
 """Endpoints of a profile that have shown less than this together follow the whole pool."""
+SPECULATIVE: Final = 1.1
+"""Tokens per step from which an engine is taken to generate several at once."""
 PUBLISH_MS: Final = 1_000.0
 """How often what an endpoint has not shown itself follows its peers."""
 
@@ -169,16 +171,16 @@ class Learners:
         if not speed.due(now):
             return
         learner.window_start = sample
-        tokens = sample.inter_token.count - start.inter_token.count
+        steps = sample.inter_token.count - start.inter_token.count
         first_tokens = sample.ttft.count - start.ttft.count
-        if tokens < 0 or first_tokens < 0:
+        if steps < 0 or first_tokens < 0:
             speed.restart_window(now)
             learner.trust.restart()
             return
         speed.close_window(
             now,
             inter_token_s=sample.inter_token.sum_s - start.inter_token.sum_s,
-            tokens=tokens,
+            tokens=_tokens_in(steps, first_tokens, start, sample),
             ttft_s=sample.ttft.sum_s - start.ttft.sum_s,
             first_tokens=first_tokens,
             prefill=float(self._table.prefill_speed[endpoint.slot]),
@@ -228,3 +230,15 @@ class Learners:
             "speed_windows": sum(learner.speed.lessons for learner in self._of.values()),
             "failing_endpoints": len(self._failing),
         }
+
+
+def _tokens_in(steps: float, first_tokens: float, start: EngineSample, sample: EngineSample) -> float:
+    """Tokens after the first ones, generated between two samples.
+
+    An engine that speculates observes the time of a step, in which a sequence gets several tokens: then its counter of
+    tokens grows faster than its histogram.
+    """
+    if start.generated_tokens is None or sample.generated_tokens is None:
+        return steps
+    generated = sample.generated_tokens - start.generated_tokens - first_tokens
+    return generated if SPECULATIVE * steps < generated < math.inf else steps
