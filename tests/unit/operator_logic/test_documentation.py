@@ -14,6 +14,7 @@ from poolpilot_kube.access import Access
 from poolpilot_kube.api import KubeApi
 from poolpilot_operator import metrics
 from poolpilot_operator.app import Operator, Options
+from poolpilot_operator.main import parser
 from poolpilot_operator.rights import ALL, table
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/operations.md").read_text()
@@ -40,3 +41,9 @@ async def test_every_metric_is_documented() -> None:
 )
 def test_every_reason_is_documented(reason: str) -> None:
     assert f"`{reason}`" in PAGE or reason == "Replacing"
+
+
+def test_every_flag_is_documented() -> None:
+    flags = {flag for action in parser()._actions for flag in action.option_strings if flag.startswith("--")}
+    documented = set(re.findall(r"`(--[a-z-]+)`", PAGE.partition("## Flags")[2].partition("## Upgrades")[0]))
+    assert documented == flags - {"--help", "--version"}
