@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ import pytest
 
 from poolpilot_lab.gotools import BuildFailedError, NotAvailable
 from poolpilot_lab.kubelet import host
+from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -96,21 +96,15 @@ class _Inner:
     def __init__(self, config: pytest.Config, namespaces: list[str], chosen: list[str]) -> None:
         self._config = config
         self._reports: dict[str, list[TestReport]] = {}
-        self._log = config._tmp_path_factory.mktemp("namespaced") / "pytest.log"  # type: ignore[attr-defined]
+        log = config._tmp_path_factory.mktemp("namespaced") / "pytest.log"  # type: ignore[attr-defined]
         read, write = os.pipe()
         argv = [*namespaces, sys.executable, "-m", "pytest", *chosen, "-p", "no:cacheprovider"]
         if config.option.basetemp:
             argv += ["--basetemp", f"{config.option.basetemp}/namespaced"]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                argv,
-                cwd=config.rootpath,
-                env={**os.environ, _PIPE: str(write)},
-                pass_fds=(write,),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        # Ends with this process, however that ends; with it all that it started.
+        self._child = Child(
+            "the pytest inside", argv, log=log, cwd=config.rootpath, env={_PIPE: str(write)}, pass_fds=(write,)
+        ).start()
         os.close(write)
         self._pipe = os.fdopen(read, "r", encoding="utf-8")
 
@@ -126,17 +120,17 @@ class _Inner:
                 yield self._lost(item)
                 return
             report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(line))
+            if isinstance(report.longrepr, list):
+                # Where and why it was skipped; JSON has no tuples.
+                report.longrepr = tuple(report.longrepr)
             self._reports.setdefault(report.nodeid, []).append(report)
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        asyncio.run(self._child.stop(0.0))
         self._pipe.close()
 
     def _lost(self, item: pytest.Item) -> TestReport:
-        self._process.wait()
-        tail = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        said = "\n".join([f"the pytest inside ended with {self._process.returncode}, {self._log}:", *tail])
+        said = f"the pytest inside is gone\n{self._child.tail(_TAIL_LINES)}"
         return pytest.TestReport(item.nodeid, item.location, {}, "failed", said, "call")
 
 

@@ -52,14 +52,19 @@ class Child:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         out: Path | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
-        """`env` is added to the parent's environment. `out` takes standard output apart from the log, for `line`."""
+        """`env` is added to the parent's environment. `out` takes standard output apart from the log, for `line`.
+
+        `pass_fds`: file descriptors that stay open in the program.
+        """
         self.name = name
         self.argv = [os.fspath(argument) for argument in argv]
         self.log = log
         self._env = env
         self._cwd = cwd
         self._out = out
+        self._pass_fds = pass_fds
         self._said_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -85,6 +90,7 @@ class Child:
                     env={**os.environ, **(self._env or {})},
                     cwd=self._cwd,
                     start_new_session=True,
+                    pass_fds=self._pass_fds,
                 )
             except OSError as error:
                 raise ProcessError(f"{self.name} cannot be started: {program}: {error.strerror}") from error
