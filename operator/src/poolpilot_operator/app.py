@@ -160,8 +160,8 @@ class Operator:
         self._demand = Demand(lambda: list(self.world.pods), url_of)
         self.adapter_reconciler = AdapterReconciler(self.world, self._followed, self._engines, self._demand.rates)
         self._workers: set[asyncio.Task[None]] = set()
-        self._first_pass = True
-        """Not every pool has been looked at since leading began."""
+        self._unseen: set[Key] = set()
+        """Pools that have not been looked at since leading began."""
 
     @property
     def stores(self) -> list[Store[Any]]:
@@ -224,12 +224,10 @@ class Operator:
 
     def _passed(self) -> bool:
         """Whether every pool has been looked at, so that a Picker's status counts all of them."""
-        self._first_pass = self._first_pass and not self.pool_queue.idle
-        return not self._first_pass
+        return not self._unseen
 
     def _led(self, leading: bool) -> None:
         if leading:
-            self._first_pass = True
             self._add_all()
             self._start_workers()
         else:
@@ -256,7 +254,11 @@ class Operator:
     def _counted(self, name: str, reconcile: Callable[[Key], Any]) -> Callable[[Key], Any]:
         async def counted(key: Key) -> float | None:
             self.reconciled[name] += 1
-            again: float | None = await reconcile(key)
+            try:
+                again: float | None = await reconcile(key)
+            finally:
+                if name == self.pool_queue.name:
+                    self._unseen.discard(key)
             return again
 
         return counted
@@ -280,6 +282,7 @@ class Operator:
                     (adapters if kind == "ConfigMap" else pools).add(pool)
                 if picker is not None:
                     pickers.add(picker)
+        self._unseen = set(pools)
         for key in sorted(pools):
             self.pool_queue.add(key)
         for key in sorted(adapters):
