@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
+import prometheus_program
 from kube_pods import Namespace
 from operator_stage import eventually, running_operator
 from poolpilot_kube.access import from_kubeconfig
@@ -28,16 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOURS = 6
-
-
-def program(name: str) -> str:
-    """Of Prometheus; $PROMETHEUS names its folder where it is not on the path."""
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PROMETHEUS", ""), os.environ["PATH"]]))
-    if found is None:
-        pytest.skip(
-            f"there is no {name}: install Prometheus (Debian's package does), or name its folder in $PROMETHEUS"
-        )
-    return found
 
 
 def remembered(namespace: str) -> str:
@@ -69,7 +58,7 @@ def remembered(namespace: str) -> str:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def prometheus(home: str, tmp_path: Path) -> AsyncIterator[str]:
-    server, tool = program("prometheus"), program("promtool")
+    server, tool = prometheus_program.found("prometheus"), prometheus_program.found("promtool")
     (tmp_path / "said.txt").write_text(remembered(home))
     (tmp_path / "prometheus.yml").write_text("global: {scrape_interval: 1m}\n")
     made = [tool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "said.txt", tmp_path / "data"]
