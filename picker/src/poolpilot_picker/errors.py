@@ -28,7 +28,8 @@ class RequestRefused(PoolPilotError):  # noqa: N818 - says what happened, as its
     """The request is answered by the picker itself.
 
     `message` is the text after `inference error: <Code> - `; `param` names the offending field of the
-    body, if one does; `dropped_reason` becomes the header `x-llm-d-request-dropped-reason`.
+    body, if one does; `dropped_reason` becomes the header `x-llm-d-request-dropped-reason`, `retry_after_s` the header
+    `retry-after`.
     """
 
     status: ClassVar[int] = 500
@@ -37,11 +38,19 @@ class RequestRefused(PoolPilotError):  # noqa: N818 - says what happened, as its
     error_type: ClassVar[str] = "InternalServerError"
     default_reason: ClassVar[str | None] = None
 
-    def __init__(self, message: str, *, param: str | None = None, dropped_reason: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        dropped_reason: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.dropped_reason = dropped_reason or self.default_reason
+        self.retry_after_s = retry_after_s
 
     @property
     def text(self) -> str:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.errors import BadRequest, InternalError, RequestRefused
+from poolpilot_picker.flow.holding import Ticket
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
 from poolpilot_picker.requests import NO_RULES, InferenceRequest, RequestHead, Usage, parse, rewrite_model
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_picker.extproc.answered import Answer
+    from poolpilot_picker.flow.holding import QueueOutcome, Waiter
     from poolpilot_picker.flow.pool import Placement, Pool
     from poolpilot_picker.instruments.metrics import PickerMetrics, RequestHandles
     from poolpilot_picker.requests import PoolRules, Rewritten
@@ -27,7 +29,18 @@ _SERVED: Final = Outcome.SERVED
 class Account:
     """Of one exchange. `placement` is None until `place` has succeeded, and stays after `close`."""
 
-    __slots__ = ("_clock", "_handles", "_status", "_usage", "metrics", "placement", "pool", "request", "started")
+    __slots__ = (
+        "_clock",
+        "_handles",
+        "_status",
+        "_usage",
+        "metrics",
+        "placement",
+        "pool",
+        "request",
+        "started",
+        "ticket",
+    )
 
     def __init__(self, pool: Pool, metrics: PickerMetrics, clock: Callable[[], float]) -> None:
         self.pool = pool
@@ -38,6 +51,8 @@ class Account:
         self._usage = NO_USAGE
         self.request: InferenceRequest | None = None
         self.placement: Placement | None = None
+        self.ticket: Ticket | None = None
+        """Set while the request waits in the queue."""
         self.started = 0.0
         """When the request came, ms."""
 
@@ -50,8 +65,13 @@ class Account:
         subset: tuple[str, ...] | None,
         now: float,
         rules: PoolRules = NO_RULES,
+        waiter: Waiter | None = None,
     ) -> None:
-        """Parses, places and books. Raises RequestRefused, counted and logged; `complete` as for `requests.parse`."""
+        """Parses, places and books. Raises RequestRefused, counted and logged; `complete` as for `requests.parse`.
+
+        Where flow control is on and there is a `waiter`, the request may have to wait: `ticket` is set then, and
+        `accept` or `turned_away` is told what became of it.
+        """
         metrics, pool = self.metrics, self.pool
         try:
             if rules.rewrites:
@@ -72,13 +92,21 @@ class Account:
         handles.total.value += 1
         handles.size.observe(request.body_bytes)
         began = self._clock()
+        flow = pool.flow
         try:
             try:
-                placement = pool.place(request, now)
+                if flow is None or waiter is None:
+                    placement = pool.place(request, now)
+                else:
+                    found = flow.submit(request, waiter, now)
+                    if isinstance(found, Ticket):
+                        self.ticket = found
+                        return
+                    placement = found
             except RequestRefused:
                 raise
             except Exception:
-                placement = self._placed_anywhere(request, now)
+                placement = self.placed_anywhere(request, now)
         except RequestRefused as refused:
             metrics.not_picked(request.target_model)
             self.refused(head, refused, now)
@@ -88,6 +116,29 @@ class Account:
         handles.running.value += 1
         spec = placement.booking.endpoint.spec
         metrics.picked(request.target_model, spec.name or spec.host, spec.port)
+
+    def accept(self, placement: Placement) -> None:
+        """The request that waited was placed."""
+        request, handles = self.request, self._handles
+        assert request is not None
+        assert handles is not None
+        self.ticket, self.placement = None, placement
+        handles.running.value += 1
+        spec = placement.booking.endpoint.spec
+        self.metrics.picked(request.target_model, spec.name or spec.host, spec.port)
+
+    def turned_away(self, head: RequestHead | None, refused: RequestRefused, now: float) -> None:
+        """The request that waited will not be placed."""
+        self.ticket = None
+        if self.request is not None:
+            self.metrics.not_picked(self.request.target_model)
+        self.refused(head, refused, now)
+
+    def withdraw(self, outcome: QueueOutcome, now: float) -> None:
+        """Nobody waits for the request any more."""
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None and self.pool.flow is not None:
+            self.pool.flow.withdraw(ticket, outcome, now)
 
     def _rewriting(
         self, head: RequestHead, body: bytes, complete: bool, rules: PoolRules, now: float
@@ -133,7 +184,7 @@ class Account:
         if count := self.metrics.seldom.due(kind, now):
             log.exception(sentence, extra={"request_id": request_id, "pool": self.pool.name, "times": count})
 
-    def _placed_anywhere(self, request: InferenceRequest, now: float) -> Placement:
+    def placed_anywhere(self, request: InferenceRequest, now: float) -> Placement:
         """Places somewhere, where choosing has failed by a fault of ours.
 
         A fault in prediction or bookkeeping says nothing against the request or the engines: served by an endpoint
@@ -181,6 +232,8 @@ class Account:
     def answered(self, placement: Placement, status: int, answer: Answer, now: float) -> None:
         """The response headers tell who answered: the booking moves there. The last answer counts."""
         outcome, address, attempts = answer
+        if attempts > 1 and self.pool.flow is not None:
+            self.pool.flow.retried(attempts)
         if (
             address
             and address != placement.booking.endpoint.address

@@ -14,6 +14,7 @@ from poolpilot_picker.extproc.replies import (
     HeadersReply,
     ImmediateReply,
     Mutation,
+    PatienceReply,
     Reply,
     StreamedReply,
 )
@@ -166,6 +167,8 @@ def encode(reply: Reply) -> ext_proc.ProcessingResponse:
             option.append_action = OVERWRITE
         if reply.grpc_status is not None:
             immediate.grpc_status.status = reply.grpc_status
+    elif isinstance(reply, PatienceReply):
+        response.override_message_timeout.FromMilliseconds(reply.milliseconds)
     else:
         (response.request_trailers if reply.request else response.response_trailers).SetInParent()
         _direct(reply.destination, response)

@@ -7,13 +7,15 @@ in an order that no data plane should send are answered in form, and change noth
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from poolpilot_picker.errors import RequestRefused, ServiceUnavailable
+from poolpilot_picker.errors import RequestRefused, ServiceUnavailable, TooManyRequests
 from poolpilot_picker.extproc.account import Account
 from poolpilot_picker.extproc.answer_body import AnswerBody, answer_body
 from poolpilot_picker.extproc.answered import NO_METADATA, Metadata, status_of, who_answered
@@ -31,6 +33,7 @@ from poolpilot_picker.extproc.replies import (
     HeadersReply,
     ModeOverride,
     Mutation,
+    PatienceReply,
     Reply,
     StreamedReply,
     TrailersReply,
@@ -38,6 +41,7 @@ from poolpilot_picker.extproc.replies import (
     refusal,
     streamed,
 )
+from poolpilot_picker.flow.holding import QueueOutcome
 from poolpilot_picker.flow.outcome import ANSWERED_BY_POD, Outcome
 from poolpilot_picker.requests import (
     NO_RULES,
@@ -55,11 +59,22 @@ if TYPE_CHECKING:
     from poolpilot_picker.instruments.metrics import PickerMetrics
 
 Fields = Sequence[tuple[str, str | bytes]]
+Resume = Callable[[bytes, bool], list[Reply]]
+
+
+class Outlet(Protocol):
+    """Of the stream: takes what is said without being asked."""
+
+    def say(self, replies: list[Reply]) -> None:
+        """Sends these, in order, behind all that was said before."""
+        ...
+
 
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _GO_ON: Final[list[Reply]] = [HeadersReply(request=False)]
 """To response headers, which nothing changes as a rule."""
 _NO_BODY: Final = (BodyUse.NONE, BodyUse.UNSEEN)
+CANCELLED: Final = "rejected-context-cancelled"
 UNKNOWN_HEAD: Final = ((":path", "/"),)
 """A data plane that is configured not to send request headers: nothing is known, so the body is never refused."""
 
@@ -100,10 +115,13 @@ class Exchange:
         "_response_mode",
         "_response_over",
         "_response_seen",
+        "_resume",
         "_rewrote",
         "_settings",
         "_strip",
         "_subset",
+        "_trailers",
+        "outlet",
         "passing",
     )
 
@@ -130,7 +148,10 @@ class Exchange:
         self._held_bytes = 0
         self._request_over = self._response_over = False  # no further body is expected
         self._echo = False  # full duplex: placed, request chunks pass through
-        self._refused = self._closed = self._response_seen = self._rewrote = False
+        self._refused = self._closed = self._response_seen = self._rewrote = self._trailers = False
+        self._resume: Callable[[], list[Reply]] | None = None
+        self.outlet: Outlet | None = None
+        """Set by a transport that can say what nothing asked for: without it no request waits in a queue."""
         self._reading: AnswerBody | None = None
         self.passing = False
         """The answer goes back as it comes, unread: a transport need not show the chunks that do not end it."""
@@ -171,7 +192,7 @@ class Exchange:
         # STREAMED sends the headers on before the body comes, and an upgrade's body never ends: pick now.
         self._request_over = end_of_stream
         replies = self._place(b"", complete=False, now=now)
-        if replies:
+        if replies is not None:
             return replies
         self._echo = duplex
         override = None
@@ -202,10 +223,14 @@ class Exchange:
         head = self._head or self._headless(now)
         # With trailers the end of the stream is theirs, although BUFFERED never sends less than the whole body.
         complete = end_of_stream or self._request_mode is BodyMode.BUFFERED or head.content_length == len(chunk)
-        replies = self._place(chunk, complete=complete, now=now)
-        if replies:
-            return replies
-        body = self._account.rewritten(chunk, complete=complete)
+        replies = self._place(chunk, complete=complete, now=now, resume=self._body_placed)
+        return self._body_placed(chunk, complete) if replies is None else replies
+
+    def _body_placed(self, chunk: bytes, complete: bool) -> list[Reply]:
+        account, body = self._account, None
+        assert account.request is not None
+        if account.request.target_model != account.request.model:
+            body = account.rewritten(chunk, complete=complete)
         self._rewrote = body is not None
         length = (("content-length", str(len(body))),) if body is not None else ()
         return [BodyReply(request=True, mutation=self._mutation(length), body=body)]
@@ -219,6 +244,8 @@ class Exchange:
 
     def _duplex_body(self, chunk: bytes, end_of_stream: bool, now: float, metadata: Metadata) -> list[Reply]:
         self._request_over = end_of_stream
+        if self._account.ticket is not None:
+            return self._rest_of_body(chunk, now)
         if self._echo:
             return streamed((chunk,), end_of_stream, request=True, whole=self._request_mode is BodyMode.GRPC)
         if self._head is None or self._response_seen:
@@ -235,19 +262,34 @@ class Exchange:
                 bodies.hold(len(chunk))
         if not end_of_stream and self._held_bytes < self._settings.max_body_bytes and not (bodies and bodies.full):
             return []
-        return self._duplex_place(end_of_stream, now, complete=end_of_stream)
+        whole = b"".join(self._chunks)
+        replies = self._place(whole, complete=end_of_stream, now=now, resume=self._duplex_placed)
+        return self._duplex_placed(whole, end_of_stream) if replies is None else replies
 
-    def _duplex_place(self, end_of_stream: bool, now: float, *, complete: bool) -> list[Reply]:
-        head = self._head
+    def _rest_of_body(self, chunk: bytes, now: float) -> list[Reply]:
+        """Of a request that is placed on the beginning of its body, and waits."""
+        if self._held_bytes + len(chunk) > 2 * self._settings.max_body_bytes:
+            self._account.withdraw(QueueOutcome.EVICTED_OTHER, now)
+            large = TooManyRequests("the body is too large to be held any longer")
+            self._account.turned_away(self._head, large, now)
+            return self._refuse(large)
+        self._chunks.append(chunk)
+        self._held_bytes += len(chunk)
+        if self._settings.bodies is not None:
+            self._settings.bodies.hold(len(chunk))
+        return []
+
+    def _duplex_placed(self, whole: bytes, complete: bool) -> list[Reply]:
+        """`whole`: what was there when the request was to be placed; more may have come while it waited."""
+        head, end_of_stream = self._head, self._request_over and not self._trailers
         assert head is not None
         chunks, self._chunks = self._chunks, []
         if self._settings.bodies is not None:
             self._let_go(self._settings.bodies)
-        whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        replies = self._place(whole, complete=complete, now=now)
-        if replies:
-            return replies
-        body = self._account.rewritten(whole, complete=complete)
+        account, body = self._account, None
+        assert account.request is not None
+        if account.request.target_model != account.request.model:
+            body = account.rewritten(whole, complete=complete)
         self._rewrote = body is not None
         length: Sequence[Field] = ()
         if body is not None:
@@ -259,7 +301,8 @@ class Exchange:
         self._echo = True
         # There is nothing to pass where only trailers followed the headers.
         passed = streamed(chunks, end_of_stream, request=True) if chunks or end_of_stream else []
-        return [HeadersReply(request=True, mutation=self._mutation(length)), *passed]
+        ended = [TrailersReply(request=True)] if self._trailers else []
+        return [HeadersReply(request=True, mutation=self._mutation(length)), *passed, *ended]
 
     def _let_go(self, bodies: HeldBodies) -> None:
         """Nothing of the request is held any more."""
@@ -270,16 +313,25 @@ class Exchange:
         """Request trailers: they end a body whose last chunk did not, or that never came."""
         if self._closed or self._refused:
             return []
-        over, self._request_over = self._request_over, True
+        over, self._request_over, self._trailers = self._request_over, True, True
+        if self._account.ticket is not None:
+            resume = self._resume
+            if self._request_mode not in DUPLEX and resume is not None:
+                self._resume = lambda: [*resume(), TrailersReply(request=True)]
+            return []
         if over or self._head is None or self._account.placement is not None or self._response_seen:
             return [TrailersReply(request=True)]
         if self._request_mode in DUPLEX:
-            replies = self._duplex_place(False, now, complete=True)
-            return replies if self._refused else [*replies, TrailersReply(request=True)]
-        replies = self._place(b"", complete=True, now=now)
-        if replies or self._account.placement is None:
-            return replies
-        return [TrailersReply(request=True, destination=self._account.placement.destination)]
+            whole = b"".join(self._chunks)
+            replies = self._place(whole, complete=True, now=now, resume=self._duplex_placed)
+            return self._duplex_placed(whole, True) if replies is None else replies
+        replies = self._place(b"", complete=True, now=now, resume=self._trailers_placed)
+        return self._trailers_placed(b"", True) if replies is None else replies
+
+    def _trailers_placed(self, _: bytes, __: bool) -> list[Reply]:
+        placement = self._account.placement
+        assert placement is not None
+        return [TrailersReply(request=True, destination=placement.destination)]
 
     def _unexpected(self, message: str) -> None:
         self._account.metrics.events.labels(f"unexpected-{message}").inc()
@@ -289,16 +341,62 @@ class Exchange:
         if (hint := subset_hint(metadata)) is not None:
             self._subset = hint
 
-    def _place(self, body: bytes, *, complete: bool, now: float) -> list[Reply]:
-        """An empty list means placed and booked; anything else is the refusal."""
-        head = self._head
+    def _place(self, body: bytes, *, complete: bool, now: float, resume: Resume | None = None) -> list[Reply] | None:
+        """None means placed and booked; anything else is all that is to be said now.
+
+        With `resume` the request may have to wait: then `resume(body, complete)` gives what is said when it is placed.
+        """
+        head, account = self._head, self._account
         assert head is not None
+        # Who has nobody to tell later what became of the request cannot wait.
+        waiter = self if resume is not None and self.outlet is not None else None
         try:
             rules = self._settings.rules
-            self._account.place(head, body, complete=complete, subset=self._subset, now=now, rules=rules)
+            account.place(head, body, complete=complete, subset=self._subset, now=now, rules=rules, waiter=waiter)
         except RequestRefused as refused:
             return self._refuse(refused)
-        return []
+        if account.ticket is None:
+            return None
+        assert resume is not None
+        self._resume = partial(resume, body, complete)
+        if self._chunks:
+            self._chunks = [body]  # once, not twice, for as long as it waits
+        if self._request_mode in DUPLEX:
+            return []
+        assert account.pool.flow is not None
+        return [PatienceReply(milliseconds=math.ceil(account.pool.flow.patience_ms(account.ticket)))]
+
+    # ---- what a queue tells
+
+    def dispatched(self, placement: Placement, now: float) -> None:
+        """The request that waited was placed."""
+        self._account.accept(placement)
+        self._say_later()
+
+    def _say_later(self) -> None:
+        resume, outlet = self._resume, self.outlet
+        self._resume = None
+        assert resume is not None
+        if outlet is not None:
+            outlet.say(resume())
+
+    def turned_away(self, refused: RequestRefused, now: float) -> None:
+        """The request that waited will not be placed."""
+        self._account.turned_away(self._head, refused, now)
+        self._resume = None
+        if self.outlet is not None:
+            self.outlet.say(self._refuse(refused))
+
+    def unplaceable(self, now: float) -> None:
+        """Choosing failed by a fault of ours, the exception at hand."""
+        account = self._account
+        assert account.request is not None
+        try:
+            placement = account.placed_anywhere(account.request, now)
+        except RequestRefused as refused:
+            self.turned_away(refused, now)
+        else:
+            self.dispatched(placement, now)
 
     def _mutation(self, more: Sequence[Field] = ()) -> Mutation:
         head, placement = self._head, self._account.placement
@@ -316,7 +414,16 @@ class Exchange:
 
     def _refuse(self, refused: RequestRefused) -> list[Reply]:
         self._refused, self._chunks = True, []
+        if self._held_bytes and self._settings.bodies is not None:
+            self._let_go(self._settings.bodies)
         return [refusal(refused, grpc=self._head is not None and self._head.grpc)]
+
+    def _stop_waiting(self, now: float) -> None:
+        """Nobody waits for the request any more: its place in the queue is free at once."""
+        self._account.withdraw(QueueOutcome.EVICTED_CONTEXT_CANCELLED, now)
+        self._resume = None
+        gone = ServiceUnavailable("the client went away while its request waited", dropped_reason=CANCELLED)
+        self._account.refused(self._head, gone, now)
 
     # ---- response side
 
@@ -332,6 +439,9 @@ class Exchange:
         """Response headers, of a pod or of the data plane itself. Not the first token: engines send them before it."""
         if self._closed:
             return []
+        if self._account.ticket is not None:
+            # The data plane has answered itself while the request waited.
+            self._stop_waiting(now)
         self._response_seen, self._response_over, self._reading = True, end_of_stream, None
         self.passing = self._response_mode is _FULL_DUPLEX
         placement = self._account.placement
@@ -406,6 +516,8 @@ class Exchange:
             if self._head is None:
                 return None
             why = ServiceUnavailable("the picker is shutting down", dropped_reason="rejected-shutting-down")
+            self._account.withdraw(QueueOutcome.EVICTED_OTHER, now)
+            self._resume = None
             self._account.refused(self._head, why, now)
             return self._refuse(why)
         if self._request_mode in DUPLEX and not self._request_over and self._account.placement is not None:
@@ -414,6 +526,9 @@ class Exchange:
 
     def closed(self, *, now: float) -> None:
         """The stream ended, however it did. Releases the booking; later calls do nothing."""
+        if self._account.ticket is not None:
+            self._stop_waiting(now)
+        self.outlet = None
         self._closed, self.passing = True, False
         self._chunks, self._reading = [], None
         if self._held_bytes and self._settings.bodies is not None:

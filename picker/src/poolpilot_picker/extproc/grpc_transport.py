@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.extproc.exchange import Exchange
     from poolpilot_picker.extproc.listener import ListenerSettings
+    from poolpilot_picker.extproc.replies import Reply
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ FAILURES: Final = {
 class _Stream:
     """One open stream, and the task that serves it."""
 
-    __slots__ = ("context", "ending", "exchange", "reading", "task", "watching")
+    __slots__ = ("context", "ending", "exchange", "late", "reading", "task", "watching")
 
     def __init__(
         self, exchange: Exchange, task: asyncio.Task[Any], context: grpc.aio.ServicerContext[Any, Any]
@@ -56,12 +57,42 @@ class _Stream:
         self.watching = False
         """Observability mode: nobody reads our answers."""
         self.ending = False
+        self.late: asyncio.Task[None] | None = None
+        """Writes what was said without being asked; everything else waits until it has."""
+        exchange.outlet = self
+
+    def say(self, replies: list[Reply]) -> None:
+        """What the exchange says without being asked: behind what was said before."""
+        before = self.late
+
+        async def write() -> None:
+            if before is not None:
+                await before
+            for reply in replies:
+                await self.context.write(encode(reply))
+
+        self.late = asyncio.get_running_loop().create_task(write())
+        self.late.add_done_callback(_look_away)
+
+    async def answer(self, replies: list[Reply]) -> None:
+        """Writes what a message was answered."""
+        late, self.late = self.late, None
+        if late is not None:
+            await late
+        for reply in replies:
+            await self.context.write(encode(reply))
 
     def end(self) -> None:
         """Has the stream say its last words, as soon as what it is saying is said."""
         self.ending = True
         if self.reading:
             self.task.cancel()
+
+
+def _look_away(task: asyncio.Task[None]) -> None:
+    """A stream that is gone cannot be written to: its own task finds out, and says so."""
+    if not task.cancelled():
+        task.exception()
 
 
 class GrpcTransport:
@@ -261,8 +292,7 @@ class GrpcTransport:
                     # Nobody reads our answers, so nothing is placed.
                     stream.watching = True
                     continue
-                for reply in dispatch(exchange, message, now()):
-                    await context.write(encode(reply))
+                await stream.answer(dispatch(exchange, message, now()))
         except asyncio.CancelledError:
             if not (stream.ending and stream.reading):
                 raise
@@ -277,6 +307,5 @@ class GrpcTransport:
         if stream.watching:
             return "OK"
         replies = exchange.give_up(now())
-        for reply in replies or ():
-            await context.write(encode(reply))
+        await stream.answer(replies or [])
         return "OK" if replies is not None else "Unavailable"

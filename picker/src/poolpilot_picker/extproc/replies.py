@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -113,7 +114,13 @@ class ImmediateReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the data plane's access log and other filters get to see as response code details."""
 
 
-Reply = HeadersReply | BodyReply | StreamedReply | TrailersReply | ImmediateReply
+class PatienceReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Answers nothing: asks the data plane to wait longer for the answer to its last message (once per message)."""
+
+    milliseconds: int
+
+
+Reply = HeadersReply | BodyReply | StreamedReply | TrailersReply | ImmediateReply | PatienceReply
 
 
 def streamed(chunks: Sequence[bytes], end_of_stream: bool, *, request: bool, whole: bool = False) -> list[Reply]:
@@ -141,6 +148,8 @@ def refusal(refused: RequestRefused, *, grpc: bool) -> ImmediateReply:
     fields: list[Field] = [("content-type", "application/json")]
     if refused.dropped_reason:
         fields.append((names.DROPPED_REASON, refused.dropped_reason))
+    if refused.retry_after_s is not None:
+        fields.append((names.RETRY_AFTER, str(max(1, math.ceil(refused.retry_after_s)))))
     return ImmediateReply(
         status=refused.status,
         body=error_body(refused),

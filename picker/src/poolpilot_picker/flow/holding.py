@@ -96,6 +96,10 @@ class Holder(Protocol):
         """A placed request has ended. Told before its booking is released; again does nothing."""
         ...
 
+    def retried(self, attempts: int) -> None:
+        """The data plane took so many attempts for a request."""
+        ...
+
     def wake(self) -> None:
         """There may be room now."""
         ...

@@ -233,7 +233,8 @@ class PickerMetrics:
         """The pool is gone: what its labels took of the room is free."""
         self._request_sets.free()
 
-    def _labels(self, model: str, target: str, tenant: str, priority: int) -> tuple[str, ...]:
+    def labels(self, model: str, target: str, tenant: str, priority: int) -> tuple[str, ...]:
+        """A request's labels, capped: (model, target model, tenant, priority)."""
         labels = (self._models(model), self._models(target), self._tenants(tenant), str(priority))
         return self._request_sets(labels, (OTHER, OTHER, OTHER, labels[3]))
 
@@ -244,7 +245,7 @@ class PickerMetrics:
         if handles is None:
             if len(self._handles) > 4 * LABEL_VALUES:
                 self._handles.clear()
-            labels = self._labels(model, target, tenant, priority)
+            labels = self.labels(model, target, tenant, priority)
             handles = self._handles[key] = RequestHandles(
                 labels=labels,
                 total=self._total.labels(*labels),
@@ -266,7 +267,7 @@ class PickerMetrics:
 
     def error(self, model: str, target: str, tenant: str, priority: int, code: str) -> None:
         """A request ended in an error of this code."""
-        self._errors.labels(*self._labels(model, target, tenant, priority), code).inc()
+        self._errors.labels(*self.labels(model, target, tenant, priority), code).inc()
 
     def picked(self, target: str, endpoint: str, port: int) -> None:
         """A decision chose this endpoint (its name, or its address where it has none)."""

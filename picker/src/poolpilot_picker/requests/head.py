@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from poolpilot_picker.config.durations import milliseconds
 from poolpilot_picker.requests import headers as names
 from poolpilot_picker.requests.request import RequestKind
 
@@ -67,6 +68,7 @@ _SELDOM: Final = frozenset(
         names.MODEL_NAME,
         names.RECEIPT,
         names.TEST_SELECTION,
+        names.QUEUE_TTL,
         *names.TENANT,
         *names.OBJECTIVE,
         *names.ROUTING_KEY,
@@ -111,6 +113,8 @@ class RequestHead(msgspec.Struct, kw_only=True, gc=False):
     routing_key: str = ""
     slo_ttft_ms: float | None = None
     slo_tpot_ms: float | None = None
+    queue_ttl_ms: float | None = None
+    """How long the request may wait in the queue."""
     model_rewrite: str = ""
     """Model to ask the engine for instead of the body's."""
     model_hint: str = ""
@@ -211,6 +215,10 @@ def _read_seldom(head: RequestHead, fields: Mapping[str, str]) -> None:
     head.model_hint = get(names.MODEL_NAME, "")
     head.slo_ttft_ms = _slo(names.SLO_TTFT_MS, fields, ignored)
     head.slo_tpot_ms = _slo(names.SLO_TPOT_MS, fields, ignored)
+    if (ttl := get(names.QUEUE_TTL)) is not None:
+        head.queue_ttl_ms = milliseconds(ttl)
+        if head.queue_ttl_ms is None:
+            ignored.append(names.QUEUE_TTL)
     head.only_if_cached = "if-available" in (part.strip().lower() for part in get("prefer", "").split(","))
     head.test_selection = tuple(part for raw in get(names.TEST_SELECTION, "").split(",") if (part := raw.strip()))
     head.receipt_wanted = get(names.RECEIPT, "").strip().lower() not in ("", "0", "false", "no")

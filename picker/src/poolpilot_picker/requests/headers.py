@@ -16,12 +16,16 @@ SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 
 REQUEST_ID: Final = "x-request-id"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
+RETRY_AFTER: Final = "retry-after"
+"""Picker → client: whole seconds after which a request that was dropped may have better luck."""
 RECEIPT: Final = "x-poolpilot-receipt"
 """Client → picker: ask for a receipt of this decision. Picker → client, where configuration allows: the receipt."""
 
 # New name first: it wins over its aliases.
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 TENANT: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+QUEUE_TTL: Final = "x-llm-d-inference-ttl"
+"""How long the request may wait in the queue, a Go duration; only shortens what the configuration says."""
 MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 SLO_TTFT_MS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 SLO_TPOT_MS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")

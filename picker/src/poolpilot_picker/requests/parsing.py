@@ -100,6 +100,7 @@ def _take_seldom(request: InferenceRequest, head: RequestHead) -> None:
     request.routing_key = head.routing_key
     request.slo_ttft_ms = head.slo_ttft_ms
     request.slo_tpot_ms = head.slo_tpot_ms
+    request.queue_ttl_ms = head.queue_ttl_ms
     request.only_if_cached = head.only_if_cached
     request.test_selection = head.test_selection
     request.receipt_wanted = head.receipt_wanted

@@ -73,6 +73,12 @@ class InferenceRequest(msgspec.Struct, kw_only=True, gc=False):
     """Groups the fan-out of an agent or session; never derived from the client's address."""
     slo_ttft_ms: float | None = None
     slo_tpot_ms: float | None = None
+    queue_ttl_ms: float | None = None
+    """How long it may wait in the queue; None: as the configuration says."""
+    queued_ms: float = 0.0
+    """How long it has waited there when it was placed."""
+    queued_for: str = ""
+    """What it waited for."""
     subset: tuple[str, ...] | None = None
     """Addresses the data plane allows; None = no hint, empty = nothing allowed."""
     only_if_cached: bool = False

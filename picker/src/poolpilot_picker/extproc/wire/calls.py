@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_picker.extproc.exchange import Exchange
+    from poolpilot_picker.extproc.replies import Reply
     from poolpilot_picker.extproc.wire.connection import Connection
     from poolpilot_picker.extproc.wire.fields import Section
     from poolpilot_picker.extproc.wire.limits import Held, Limits
@@ -168,6 +169,7 @@ class ProcessCall(GrpcCall):
         self.exchange: Exchange = service.new_exchange()
         self.watching = False
         """Observability mode: nobody reads our answers."""
+        self.exchange.outlet = self
         stream.direct = self.exchange
         service.calls[self] = None
 
@@ -199,6 +201,13 @@ class ProcessCall(GrpcCall):
         encode_reply = service.writer.encode
         for reply in replies:
             self.send(*encode_reply(reply))
+
+    def say(self, replies: list[Reply]) -> None:
+        """What the exchange says without being asked."""
+        encode_reply = self._service.writer.encode
+        for reply in replies:
+            self.send(*encode_reply(reply))
+        self.connection.spoke()
 
     def failed(self) -> None:
         """The exception at hand is a fault of ours."""

@@ -75,6 +75,8 @@ class Connection:
         self._reset: dict[int, None] = {}
         self.ended: deque[int] = deque(maxlen=ENDS_KEPT)
         """Streams that are over, the last ones."""
+        self.spoke: Callable[[], None] = unheard
+        """Told when there is something to write that no input asked for."""
         self.more = False
         """Whole frames wait for another `receive` (of nothing), so that others have their turn."""
         self._receiver = Receiver(self, limits, messages)
@@ -277,3 +279,7 @@ class Connection:
         if now - self.heard > self._limits.keepalive_ms:
             self._pinged = now
             self.sender.out.append(frames.ping(ALIVE_PING))
+
+
+def unheard() -> None:
+    """Where nobody writes."""

@@ -13,6 +13,7 @@ from poolpilot_picker.extproc.replies import (
     HeadersReply,
     ImmediateReply,
     Mutation,
+    PatienceReply,
     Reply,
     StreamedReply,
     TrailersReply,
@@ -95,6 +96,9 @@ class ReplyWriter:
             return self._changed(b"\x1a" if reply.request else b"\x22", reply.mutation, body)
         if isinstance(reply, ImmediateReply):
             return _part(0x3A, self._immediate(reply))
+        if isinstance(reply, PatienceReply):
+            seconds, rest = divmod(reply.milliseconds, 1000)
+            return _part(0x52, _number(0x08, seconds) + _number(0x10, rest * 1_000_000))
         assert isinstance(reply, TrailersReply)
         return (b"\x2a\0" if reply.request else b"\x32\0") + self._destination(reply.destination)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from poolpilot_picker.extproc.listener import SERVICE
 from poolpilot_picker.extproc.wire.calls import Service
-from poolpilot_picker.extproc.wire.connection import Connection
+from poolpilot_picker.extproc.wire.connection import Connection, unheard
 from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.health import HealthBoard
 from poolpilot_picker.extproc.wire.limits import Held, Limits
@@ -47,7 +47,9 @@ class Socket(asyncio.Protocol):
         self._closed_at: float | None = None
         self._turn_due = False
         self._reading = True
+        self._flush_due = False
         self.connection = server.new_connection()
+        self.connection.spoke = self._flush_soon
 
     # ---- told by the event loop
 
@@ -80,6 +82,7 @@ class Socket(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self.connection.spoke = unheard
         self.connection.lost()
         self._server.closed(self)
 
@@ -149,6 +152,16 @@ class Socket(asyncio.Protocol):
         if transport.can_write_eof():
             transport.write_eof()
         self._loop.call_later(LINGER_S, transport.close)
+
+    def _flush_soon(self) -> None:
+        """Many streams may speak in one turn of the loop: they are written at once."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_due = False
+        self.flush()
 
     def tick(self, now: float) -> None:
         """Time passes."""

@@ -1,0 +1,420 @@
+"""Flow control of one pool: places a request that may go now, holds one that may not, and sheds what nothing is owed.
+
+Sans I/O: whoever owns the clock calls `advance` when `kick` asks for it and when `next_ms` has come. Requests that are
+no inference call are never held: nothing of their cost is known, and upgrades would hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from typing import TYPE_CHECKING, Final
+
+from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
+from poolpilot_picker.flow import admission
+from poolpilot_picker.flow.charges import Charge, PriceList
+from poolpilot_picker.flow.holding import QueueOutcome, Ticket
+from poolpilot_picker.flow.queue import FlowQueue, QueueFull
+from poolpilot_picker.flow.retries import RetryBudget
+from poolpilot_picker.flow.room import NoRoom, Room
+from poolpilot_picker.flow.saturation import Gate, OwnDetector, StaticCeiling
+from poolpilot_picker.flow.tenants import DEFAULT_TENANT, TENANT_LIMIT, Tenants
+from poolpilot_picker.flow.throughput import Throughput
+from poolpilot_picker.instruments.flow_metrics import FlowReading
+from poolpilot_picker.state.ledger import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from poolpilot_picker.flow.bands import TenantFlow
+    from poolpilot_picker.flow.flow_settings import FlowSettings
+    from poolpilot_picker.flow.holding import Waiter
+    from poolpilot_picker.flow.pool import Placement, Pool
+    from poolpilot_picker.flow.tenants import TenantAccount
+    from poolpilot_picker.instruments.flow_metrics import FlowMetrics
+    from poolpilot_picker.requests.request import InferenceRequest
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64
+"""Dispatches in one call of `advance`: then others have their turn."""
+TRIES: Final = 8
+"""Heads that find no room before the rest is taken to find none either."""
+SLACK: Final = 1.25
+"""The data plane waits longer than the queue by this factor, so that the queue answers first: 1 ÷ 0.8."""
+
+
+class FlowControl:
+    """Holder of one pool's queue; told by the pool of ends, endpoints and telemetry (`Pool.flow`)."""
+
+    def __init__(self, pool: Pool, settings: FlowSettings, metrics: FlowMetrics | None = None) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.queue = FlowQueue(settings.queue)
+        self.room = Room(settings.room)
+        self.kick: Callable[[], None] = _nothing
+        """Asks for a call of `advance`, soon."""
+        self.next_ms = math.inf
+        """When to call `advance` although nobody asks."""
+        self.budget = RetryBudget(settings.retries)
+        self.tenants = Tenants(settings.default_tenant, settings.tenants)
+        detector = settings.detector or OwnDetector(self.room)
+        self.gate = Gate(detector, settings.ceiling)
+        self._gated = settings.detector is not None or settings.ceiling != StaticCeiling()
+        """Late binding alone decides otherwise."""
+        self._admitters = [*settings.admitters]
+        if settings.drop_sheddable:
+            self._admitters.append(admission.SaturationAdmitter(detector))
+        self._metrics = metrics
+        self._prices = PriceList()
+        self._throughput = Throughput()
+        self._backlog = 0.0
+        self._due = False
+        if metrics is not None:
+            metrics.watch(self)
+
+    # ---- in
+
+    def submit(self, request: InferenceRequest, waiter: Waiter, now: float) -> Placement | Ticket:
+        """Places the request, or holds it. Raises RequestRefused."""
+        if not request.is_inference:
+            return self.pool.place(request, now)
+        tenant = request.tenant or DEFAULT_TENANT
+        account = self.tenants.account(tenant, now)
+        try:
+            self.tenants.check(account, request, now)
+            if self._admitters:
+                admission.check(self._admitters, request, self.pool, now)
+            present, why = self.pool.table.any_wanted, "requests ahead of it"
+            if present and not len(self.queue):
+                if not account.has_room(request.sequences):
+                    why = "a limit of its tenant: active sequences"
+                elif not self._open(request.priority, now):
+                    why = "the pool is saturated"
+                else:
+                    try:
+                        placement = self._place(request, account, None, now)
+                    except NoRoom as full:
+                        why = full.why
+                    else:
+                        if self._metrics is not None:
+                            self._metrics.passed(request, tenant)
+                        return placement
+            elif not present:
+                why = "the pool has no endpoints"
+            return self._hold(request, waiter, tenant, account, why, now)
+        except RequestRefused as refused:
+            if self._metrics is not None:
+                self._metrics.ended(request, tenant, _rejection(refused), 0.0)
+            raise
+
+    def _hold(
+        self, request: InferenceRequest, waiter: Waiter, tenant: str, account: TenantAccount, why: str, now: float
+    ) -> Ticket:
+        pool, queue = self.pool, self.queue
+        queue.endpoints(pool.table.any_wanted, now)
+        prompt = float(request.prompt_tokens)
+        expected = pool.lengths.expected(request.target_model, request.tenant, request.max_tokens)
+        uncached = prompt
+        if prompt > self.settings.room.short_tokens and len(pool.table):
+            uncached = prompt - float(pool.prefixes.match(request.prefix, prompt - 1.0).max())
+        ticket = Ticket(
+            request=request,
+            waiter=waiter,
+            arrived_ms=now,
+            tenant=tenant,
+            priority=request.priority,
+            size_bytes=request.body_bytes,
+            cost=self._prices.at(pool.table, now).cost(uncached, prompt, expected, request.sequences),
+            uncached_tokens=uncached,
+            ttl_ms=queue.ttl_ms(request.priority, request.queue_ttl_ms),
+            why=why,
+        )
+        self._check_share(tenant, account, request.priority, now)
+        try:
+            victims = queue.offer(ticket, now)
+        except QueueFull:
+            raise self._full(now) from None
+        self._backlog += ticket.cost
+        if self._metrics is not None:
+            self._metrics.queued(ticket)
+        for victim in victims:
+            lower = victim.priority < ticket.priority
+            reason = "evicted-priority" if lower else "evicted-queue-pressure"
+            refused = TooManyRequests(
+                "evicted from the queue by a request of higher value",
+                dropped_reason=reason,
+                retry_after_s=self.retry_after_s(now),
+            )
+            self._turn_away(victim, QueueOutcome.EVICTED_OTHER, refused, now)
+        self.wake()
+        return ticket
+
+    def _check_share(self, tenant: str, account: TenantAccount, priority: int, now: float) -> None:
+        """Raises TooManyRequests where the tenant fills its share of the queue."""
+        share = account.limits.queue_share
+        if share >= 1.0:
+            return
+        settings = self.settings.queue
+        limit = settings.of(priority).max_requests
+        most = limit if settings.max_requests is None else min(limit, settings.max_requests)
+        if len(self.queue.band(priority).flow(tenant).tickets) + 1 > max(1.0, share * most):
+            raise TooManyRequests(
+                f"the tenant has {share:g} of the queue, and fills it",
+                dropped_reason=TENANT_LIMIT,
+                retry_after_s=self.retry_after_s(now),
+            )
+
+    def _full(self, now: float) -> RequestRefused:
+        if not self.pool.table.any_wanted:
+            return NoEndpoints("no endpoints available: the queue is full", retry_after_s=self.retry_after_s(now))
+        return TooManyRequests("the queue is full", retry_after_s=self.retry_after_s(now))
+
+    def _open(self, priority: int, now: float) -> bool:
+        if not self._gated:
+            return True
+        self.queue.band(priority)
+        priorities = [band.priority for band in self.queue.bands]
+        return self.gate.open(priority, priorities, self.gate.saturation(self.pool, now))
+
+    # ---- out
+
+    def _place(self, request: InferenceRequest, account: TenantAccount, ticket: Ticket | None, now: float) -> Placement:
+        """Places and charges. Raises NoRoom, RequestRefused, or what else placing raises."""
+        pool = self.pool
+        placement = pool.place(request, now, self.room.narrow)
+        predicted, sequences, prompt = placement.predicted, request.sequences, float(request.prompt_tokens)
+        prices = self._prices.at(pool.table, now)
+        cost = prices.cost(predicted.uncached_tokens, prompt, predicted.output_tokens, sequences)
+        tokens = prompt + sequences * predicted.output_tokens
+        flow: TenantFlow
+        if ticket is None:
+            flow = self.queue.band(request.priority).passed(account.tenant, cost, now)
+        else:
+            flow = ticket.flow
+            self.queue.take(ticket, cost, now)
+        placement.charge = Charge(flow, account, prices, cost, tokens, sequences)
+        account.begin(sequences, tokens)
+        self._throughput.add(cost, now)
+        if not self.budget.request() and "," in placement.destination:
+            placement.destination = placement.destination.partition(",")[0]
+        return placement
+
+    def advance(self, now: float) -> None:
+        """Answers those whose time is over and dispatches those that have room; then `next_ms` is set anew."""
+        self._due = False
+        queue, table = self.queue, self.pool.table
+        queue.endpoints(table.any_wanted, now)
+        for ticket in queue.expire(now):
+            self._expired(ticket, now)
+        left = AT_ONCE
+        while left and len(queue) and table.any_wanted and self._dispatch(now):
+            left -= 1
+        if not left:
+            self.wake()
+        expiry = queue.next_expiry()
+        self.next_ms = math.inf if expiry is None else expiry
+        if len(queue) and table.any_wanted:
+            self.next_ms = min(self.next_ms, self.room.next_ms(table, now))
+
+    def _dispatch(self, now: float) -> bool:
+        """Dispatches one; False where nobody can go."""
+        if not self.room.any(self.pool.table, now):
+            return False
+        saturation = self.gate.saturation(self.pool, now) if self._gated else 0.0
+        with contextlib.closing(self.queue.heads(now)) as heads:
+            ticket, placement = self._first_that_fits(heads, saturation, now)
+        if ticket is None:
+            return False
+        self._backlog = max(0.0, self._backlog - ticket.cost)
+        if placement is None:
+            return True
+        if self._metrics is not None:
+            self._metrics.left(ticket, QueueOutcome.DISPATCHED, now)
+        self._tell(lambda: ticket.waiter.dispatched(placement, now))
+        return True
+
+    def _first_that_fits(
+        self, heads: Iterator[Ticket], saturation: float, now: float
+    ) -> tuple[Ticket | None, Placement | None]:
+        """Places one of `heads`. (ticket, None): it left the queue in another way; (None, None): no one can go."""
+        priorities = [band.priority for band in self.queue.bands]
+        turn, tries, blocked = self.queue.overdue_turn(now), 0, False
+        for ticket in heads:
+            account = self.tenants.account(ticket.tenant, now)
+            if not account.has_room(ticket.request.sequences):
+                ticket.why = "a limit of its tenant: active sequences"
+                continue
+            if self._gated and not self.gate.open(ticket.priority, priorities, saturation):
+                ticket.why = "the pool is saturated"
+                break
+            if blocked and ticket.uncached_tokens > self.settings.room.short_tokens:
+                continue
+            ticket.request.queued_ms, ticket.request.queued_for = now - ticket.arrived_ms, ticket.why
+            try:
+                return ticket, self._place(ticket.request, account, ticket, now)
+            except NoRoom as full:
+                ticket.why = full.why
+            except RequestRefused as refused:
+                self.queue.withdraw(ticket, now)
+                self._turn_away(ticket, _rejection(refused), refused, now, backlog=False)
+                return ticket, None
+            except Exception:
+                self.queue.withdraw(ticket, now)
+                if self._metrics is not None:
+                    self._metrics.left(ticket, QueueOutcome.DISPATCHED, now)
+                ticket.waiter.unplaceable(now)
+                return ticket, None
+            if turn and ticket.request.subset is None:
+                # The longest overdue: what becomes free is kept for it, but for short work that soon gives it back.
+                turn, blocked = False, True
+                if now - ticket.arrived_ms > 2.0 * (ticket.overdue_ms - ticket.arrived_ms):
+                    break
+            tries += 1
+            if tries >= TRIES:
+                break
+        return None, None
+
+    def _expired(self, ticket: Ticket, now: float) -> None:
+        waited = (now - ticket.arrived_ms) / 1000.0
+        refused: RequestRefused
+        if self.pool.table.any_wanted:
+            outcome = QueueOutcome.EVICTED_TTL
+            refused = TooManyRequests(
+                f"request timed out in queue: it waited {waited:.1f} s for {ticket.why}",
+                dropped_reason="rejected-ttl-expired",
+                retry_after_s=self.retry_after_s(now),
+            )
+        else:
+            outcome = QueueOutcome.EVICTED_NO_ENDPOINTS
+            refused = NoEndpoints(
+                f"request timed out in queue and no endpoints are available: it waited {waited:.1f} s",
+                retry_after_s=self.retry_after_s(now),
+            )
+        self._turn_away(ticket, outcome, refused, now)
+
+    def _turn_away(
+        self, ticket: Ticket, outcome: QueueOutcome, refused: RequestRefused, now: float, *, backlog: bool = True
+    ) -> None:
+        if backlog:
+            self._backlog = max(0.0, self._backlog - ticket.cost)
+        if self._metrics is not None:
+            self._metrics.left(ticket, outcome, now)
+        self._tell(lambda: ticket.waiter.turned_away(refused, now))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        """One waiter's fault must not cost the others their turn."""
+        try:
+            what()
+        except Exception:
+            log.exception("an exchange failed when it was told what became of its request")
+
+    def withdraw(self, ticket: Ticket, outcome: QueueOutcome, now: float) -> None:
+        """Nobody waits for the ticket any more: its place is free at once."""
+        if self.queue.withdraw(ticket, now):
+            self._backlog = max(0.0, self._backlog - ticket.cost)
+            if self._metrics is not None:
+                self._metrics.left(ticket, outcome, now)
+
+    # ---- ends
+
+    def finished(self, placement: Placement, now: float) -> None:
+        """Corrects what was charged for a request by what it took."""
+        charge = placement.charge
+        if charge is None or charge.settled:
+            return
+        charge.settled = True
+        request, booking = placement.request, placement.booking
+        prompt, sequences = float(request.prompt_tokens), charge.sequences
+        output = self._generated(placement, now)
+        uncached = booking.uncached_tokens
+        true = charge.prices.cost(uncached, prompt, output / sequences, sequences)
+        flow: TenantFlow = charge.flow
+        flow.band.correct(flow, true - charge.cost, now)
+        account: TenantAccount = charge.account
+        account.end(sequences, prompt + output - charge.tokens)
+        self.wake()
+
+    def _generated(self, placement: Placement, now: float) -> float:
+        """Output tokens of all sequences: counted, or by the time since the first one and the engine's step time."""
+        if placement.output_tokens is not None:
+            return placement.output_tokens
+        request, booking = placement.request, placement.booking
+        table, slot = self.pool.table, booking.endpoint.slot
+        if booking.phase is Phase.RELEASED or slot >= len(table) or table.slots[slot] is not booking.endpoint:
+            return request.sequences * placement.predicted.output_tokens
+        step = table.step_ms.item(slot) + table.sequence_ms.item(slot) * table.inflight.item(slot)
+        step += table.context_ms.item(slot) * table.prompt_tokens.item(slot)
+        each = max(0.0, now - booking.first_ms) / max(1e-6, step)
+        most = request.max_tokens if request.max_tokens is not None else 4.0 * placement.predicted.output_tokens
+        return request.sequences * min(each, float(most))
+
+    def retried(self, attempts: int) -> None:
+        """A request took so many attempts."""
+        self.budget.retried(attempts)
+
+    # ---- what others ask
+
+    def wake(self) -> None:
+        """There may be room, or something to answer."""
+        if not self._due and len(self.queue):
+            self._due = True
+            self.kick()
+
+    def patience_ms(self, ticket: Ticket) -> float:
+        """How long the data plane must wait, so that it does not answer before us."""
+        settings = self.settings.queue
+        longest = max(ticket.ttl_ms, settings.no_endpoint_ttl_ms) + ticket.ttl_ms
+        return min(SLACK * min(longest, settings.most_ttl_ms), self.settings.gateway_ms)
+
+    def predicted_wait_ms(self, now: float) -> float:
+        """Of a request that came now, behind all that wait; NaN where nothing is known of the pool's pace."""
+        pace = self._throughput.per_ms(now)
+        if not len(self.queue):
+            return 0.0
+        return self._backlog / pace if pace > 0.0 else math.nan
+
+    def retry_after_s(self, now: float) -> float:
+        """When a client should come again: after the queue of now is served, within 1 s and a minute."""
+        wait = self.predicted_wait_ms(now)
+        return 5.0 if math.isnan(wait) else min(60.0, max(1.0, wait / 1000.0))
+
+    def reading(self, now: float) -> FlowReading:
+        """Of the moment, for metrics: may be read in another thread, while endpoints change."""
+        queue, settings = self.queue, self.queue.settings
+        try:
+            saturation = self.gate.saturation(self.pool, now)
+        except (ValueError, IndexError):  # columns were replaced between two reads
+            saturation = math.nan
+        bands = [(band, settings.of(band.priority)) for band in queue.bands]
+        return FlowReading(
+            saturation=saturation,
+            oldest_s=queue.oldest_ms(now) / 1000.0,
+            predicted_wait_s=self.predicted_wait_ms(now) / 1000.0,
+            retry_budget=self.budget.left,
+            requests=len(queue),
+            bytes=queue.bytes,
+            most_requests=math.inf if settings.max_requests is None else settings.max_requests,
+            most_bytes=math.inf if settings.max_bytes is None else settings.max_bytes,
+            bands=[
+                (one.priority, _share(one.count, limits.max_requests), _share(one.bytes, limits.max_bytes))
+                for one, limits in bands
+            ],
+        )
+
+
+def _share(used: float, most: float) -> float:
+    return used / most if most else 1.0
+
+
+def _rejection(refused: RequestRefused) -> QueueOutcome:
+    if isinstance(refused, NoEndpoints):
+        return QueueOutcome.REJECTED_NO_ENDPOINTS
+    if isinstance(refused, TooManyRequests) and refused.dropped_reason != TENANT_LIMIT:
+        return QueueOutcome.REJECTED_CAPACITY
+    return QueueOutcome.REJECTED_OTHER
+
+
+def _nothing() -> None:
+    """Until somebody owns the clock."""

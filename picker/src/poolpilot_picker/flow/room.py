@@ -1,0 +1,147 @@
+"""Late binding: which endpoints can start a request soon. What none of them can start waits in the shared queue.
+
+An endpoint has room while its sequences, its KV cache at the predicted peak and the prefill work booked ahead stay
+within bounds that are learned (engine gauges, residuals of speed) and may be lowered by configuration. An endpoint with
+nothing in flight has room for anything: what is too large for every bound runs alone, and does not wait for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from poolpilot_picker.state.load import LoadEstimate
+
+if TYPE_CHECKING:
+    from poolpilot_picker.routing.view import DecisionView
+    from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
+
+SHORT_TOKENS: Final = 2_048
+"""Uncached tokens of work that gives a reserve back at once."""
+
+
+class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When an endpoint is full. None: only what is learned bounds it."""
+
+    start_within_ms: float = 250.0
+    """Prefill work booked ahead of a request, in the time it is predicted to take."""
+    kv_share: float = 0.95
+    """Of the KV cache at its predicted peak."""
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    """Uncached prompt tokens in flight."""
+    short_tokens: int = SHORT_TOKENS
+    short_reserve: float = 0.1
+    """Share of each bound that only requests with at most `short_tokens` left to prefill may use."""
+
+
+class NoRoom(Exception):  # noqa: N818 - says what is so
+    """No endpoint that may serve the request has room; `why` in words."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Room:
+    """The bounds of one pool."""
+
+    def __init__(self, settings: RoomSettings) -> None:
+        self.settings = settings
+
+    def narrow(self, view: DecisionView) -> None:
+        """Leaves the candidates that have room. Raises NoRoom where none has."""
+        idle = view.table.requests == 0.0
+        if idle.all():
+            return
+        bounds = self._bounds(view)
+        room: Mask = idle
+        fits: Mask | None = None
+        for _, free in bounds:
+            fits = free if fits is None else fits & free
+        if fits is not None:
+            room = idle | fits
+        if not (room & view.mask).any():
+            raise NoRoom(self._why(view.mask, bounds))
+        view.keep(room, "has no room")
+
+    def _bounds(self, view: DecisionView) -> list[tuple[str, Mask]]:
+        """(what is bounded, where it is within its bound)."""
+        settings, table, request = self.settings, view.table, view.request
+        share = self._share(view)
+        bounds = [
+            ("prefill", table.free_at_ms - view.now <= settings.start_within_ms * share),
+            ("sequences", view.load.sequences + float(request.sequences) <= table.max_sequences * share),
+        ]
+        if settings.max_requests is not None:
+            most = np.maximum(1.0, np.floor(settings.max_requests * share))
+            bounds.append(("requests", table.requests + 1.0 <= most))
+        uncached = request.prompt_tokens - view.cached_tokens
+        if settings.max_tokens is not None:
+            bounds.append(("tokens", table.uncached_tokens + uncached <= settings.max_tokens * share))
+        if not self._surely_holds(view):
+            used = table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(view.now))
+            rest = 0.5 * view.expected_rest * view.load.sequences
+            peak = used + uncached + (request.sequences * view.expected_output + rest)
+            bounds.append(("KV cache", peak <= settings.kv_share * share * table.kv_tokens))
+        return bounds
+
+    def _share(self, view: DecisionView) -> Floats | float:
+        """Of each bound that the request may use, per slot."""
+        settings, prompt = self.settings, view.request.prompt_tokens
+        if settings.short_reserve <= 0.0 or prompt <= settings.short_tokens:
+            return 1.0
+        short = prompt - view.cached_tokens <= settings.short_tokens
+        return np.where(short, 1.0, 1.0 - settings.short_reserve)
+
+    def _surely_holds(self, view: DecisionView) -> bool:
+        """Every KV cache holds far more than all that could be in it: the rule, at one sum instead of ten."""
+        table, request = view.table, view.request
+        used = (table.new_kv_tokens + table.other_kv_tokens + 2.0 * table.expected_tokens).max()
+        more = request.prompt_tokens + request.sequences * view.expected_output
+        more += 0.5 * view.expected_rest * view.load.sequences.max()
+        least = self.settings.kv_share * (1.0 - self.settings.short_reserve) * table.kv_tokens.min()
+        return bool(used + more <= least)
+
+    @staticmethod
+    def _why(mask: Mask, bounds: list[tuple[str, Mask]]) -> str:
+        """Which bounds are met by no candidate; where each is met by some, all."""
+        names = [name for name, free in bounds if not (free & mask).any()] or [name for name, _ in bounds]
+        return f"no endpoint has room: {', '.join(names)}"
+
+    def any(self, table: EndpointTable, now: float) -> bool:
+        """Some endpoint may have room for something: a cheap look before dearer ones."""
+        soon = table.free_at_ms - now <= self.settings.start_within_ms
+        return bool(((soon | (table.requests == 0.0)) & table.eligible).any())
+
+    def next_ms(self, table: EndpointTable, now: float) -> float:
+        """When time alone will next make room: an endpoint's prefill work will have shrunk. Infinite: only an end of
+        a request, or telemetry, can."""
+        when = table.free_at_ms[table.eligible]
+        ends = [when - share * self.settings.start_within_ms for share in self._shares]
+        later = [float(end[end > now].min(initial=math.inf)) for end in ends]
+        return min(later, default=math.inf)
+
+    @property
+    def _shares(self) -> tuple[float, ...]:
+        reserve = self.settings.short_reserve
+        return (1.0, 1.0 - reserve) if reserve > 0.0 else (1.0,)
+
+    def saturation(self, table: EndpointTable, now: float, stale_after_ms: float) -> float:
+        """How full the pool is, 0 to 1: the mean over its endpoints of the bound that is used most. 1 without any."""
+        mask = table.eligible
+        if not mask.any():
+            return 1.0
+        settings = self.settings
+        load = LoadEstimate(table, now, stale_after_ms)
+        used = np.maximum(load.sequences / table.max_sequences, (table.free_at_ms - now) / settings.start_within_ms)
+        kv = (table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(now))) / table.kv_tokens
+        used = np.maximum(used, kv / settings.kv_share)
+        if settings.max_requests is not None:
+            used = np.maximum(used, table.requests / settings.max_requests)
+        if settings.max_tokens is not None:
+            used = np.maximum(used, table.uncached_tokens / settings.max_tokens)
+        return float(np.clip(used, 0.0, 1.0)[mask].mean())
