@@ -14,7 +14,7 @@ help: ## this list
 
 setup: $(VENV)/.ready ## make .venv with everything the other targets need
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml hatch_build.py $(wildcard picker/src/poolpilot_picker/compiled/*.p[xy][xd])
+$(VENV)/.ready: requirements/dev.txt pyproject.toml hatch_build.py $(wildcard picker/src/poolpilot_picker/compiled/*.p[xy][xd] lab/src/poolpilot_lab/engine/compiled/*.pyx)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("poolpilot needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Choose another with: make PYTHON=python3.12 setup")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
