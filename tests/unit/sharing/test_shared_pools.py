@@ -283,14 +283,25 @@ def test_a_session_is_bound_in_all_workers() -> None:
     crew.close()
 
 
-def test_a_policy_that_keeps_no_keys_is_not_told_any(two: Workers) -> None:
+def test_a_policy_that_keeps_no_keys_is_not_told_any(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = two.workers
-    seen: list[str] = []
-    original = other.pool.placed_elsewhere
-    other.pool.placed_elsewhere = lambda news, now: (seen.append(news.routing_key), original(news, now))[1]  # type: ignore[method-assign]
+    seen: list[bytes] = []
+    monkeypatch.setattr(other.pool, "placed_elsewhere", lambda told, *_: seen.append(told))
     one.pool.place(request(routing_key="secret"), two.now)
     other.peers.hear()
-    assert seen == [""]
+    assert len(seen) == 1 and b"secret" not in seen[0]
+
+
+def test_what_cannot_be_told_costs_no_request(two: Workers) -> None:
+    """A name that is no Unicode text; what is told before and after it arrives."""
+    one, other = two.workers
+    one.pool.place(request(prefix=[("x", 640)]), two.now)
+    odd = one.pool.place(request(prefix=[("y", 640)], model="\ud800", adapter="\ud800"), two.now)
+    one.pool.place(request(prefix=[("z", 640)]), two.now)
+    assert one.peers.faults == 1 and len(one.pool.ledger) == 3
+    one.pool.finish(odd, Outcome.SERVED, two.now)
+    two.talk()
+    assert other.peers.faults == 0 and sum(other.pool.prefixes.tokens()) == 1_280
 
 
 def test_a_first_token_after_the_end_is_nothing(two: Workers) -> None:

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.compiled._columns import Clock, Columns
     from poolpilot_picker.compiled._cost import Cost
+    from poolpilot_picker.compiled._packed import Packed
     from poolpilot_picker.compiled._pages import Layout
     from poolpilot_picker.compiled._prefix import PrefixIndex
     from poolpilot_picker.compiled._prompts import Blocks, Weigher
+    from poolpilot_picker.compiled._shares import Shares
     from poolpilot_picker.compiled._wire import Frames, Messages, Stream
 
 VARIABLE: Final = "POOLPILOT_CORE"
@@ -42,15 +44,20 @@ class Core(NamedTuple):
     frames: type[Frames]
     blocks: type[Blocks]
     weigher: type[Weigher]
+    packed: type[Packed]
+    shares: type[Shares]
+    take_in: Callable[..., tuple[list[tuple[int, float, float, int, float]], list[tuple[int, str, float, str]]]]
 
 
 def load() -> Core:
     """The compiled core. Raises ImportError where it was not built for this interpreter."""
     import poolpilot_picker.compiled._columns as _columns
     import poolpilot_picker.compiled._cost as _cost
+    import poolpilot_picker.compiled._packed as _packed
     import poolpilot_picker.compiled._pages as _pages
     import poolpilot_picker.compiled._prefix as _prefix
     import poolpilot_picker.compiled._prompts as _prompts
+    import poolpilot_picker.compiled._shares as _shares
     import poolpilot_picker.compiled._wire as _wire
 
     return Core(
@@ -70,6 +77,9 @@ def load() -> Core:
         frames=_wire.Frames,
         blocks=_prompts.Blocks,
         weigher=_prompts.Weigher,
+        packed=_packed.Packed,
+        shares=_shares.Shares,
+        take_in=_packed.take_in,
     )
 
 

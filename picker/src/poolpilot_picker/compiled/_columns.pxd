@@ -24,6 +24,8 @@ cdef class Columns:
     cdef Py_ssize_t _slots
 
     cdef Py_ssize_t _checked(self, Py_ssize_t slot) except -1
+    cdef int _sum_up(self, list accounts) except -1
+    cdef int _sum_up_slot(self, list accounts, Py_ssize_t slot) except -1
     cdef double _batch(self, Py_ssize_t slot, double now, double* of_context) noexcept
     cdef bint _all_heard(self, double since) noexcept
     cdef int _estimate(

@@ -76,13 +76,20 @@ cdef class Columns:
 
     def sum_up(self, list accounts):
         """Makes the ledger's rows what the accounts hold together; `free_at_ms` is the latest of theirs."""
+        self._sum_up(accounts)
+
+    def sum_up_slot(self, list accounts, Py_ssize_t slot):
+        """The same for one slot."""
+        self._sum_up_slot(accounts, slot)
+
+    cdef int _sum_up(self, list accounts) except -1:
         cdef Columns account
         cdef Py_ssize_t row, slot, slots = self._slots
         cdef double *total
         cdef double *part
         cdef bint first = True
         if not slots:
-            return
+            return 0
         for account in accounts:
             if account._slots < slots:
                 raise ValueError(f"an account has {account._slots} slots, fewer than {slots}")
@@ -98,20 +105,25 @@ cdef class Columns:
                     for slot in range(slots):
                         total[slot] = larger(part[slot], total[slot])
             first = False
+        return 0
 
-    def sum_up_slot(self, list accounts, Py_ssize_t slot):
-        """The same for one slot."""
+    cdef int _sum_up_slot(self, list accounts, Py_ssize_t slot) except -1:
         cdef Columns account
-        cdef Py_ssize_t row
+        cdef Py_ssize_t row, stride, total_stride = self._block.shape[1]
+        cdef double *total
+        cdef double *part
         cdef bint first = True
         self._checked(slot)
+        total = &self._block[0, slot]
         for account in accounts:
             account._checked(slot)
+            part, stride = &account._block[0, slot], account._block.shape[1]
             for row in range(FREE_AT_MS):
-                self._block[row, slot] = account._block[row, slot] + (0.0 if first else self._block[row, slot])
-            if first or account._block[FREE_AT_MS, slot] > self._block[FREE_AT_MS, slot]:
-                self._block[FREE_AT_MS, slot] = account._block[FREE_AT_MS, slot]
+                total[row * total_stride] = part[row * stride] + (0.0 if first else total[row * total_stride])
+            if first or part[FREE_AT_MS * stride] > total[FREE_AT_MS * total_stride]:
+                total[FREE_AT_MS * total_stride] = part[FREE_AT_MS * stride]
             first = False
+        return 0
 
     # ── the account ──────────────────────────────────────────────────────────
 

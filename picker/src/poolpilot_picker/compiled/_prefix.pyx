@@ -40,15 +40,6 @@ cdef enum:
 cdef class PrefixIndex(Runs):
     """Approximate index of resident prefix blocks. Capacities and matches in tokens."""
 
-    cdef uint64_t* _hashes      # of the chain at hand
-    cdef double* _ends
-    cdef Py_ssize_t _chain_room
-    cdef object _at_hand        # whose hashes they are: what was matched is mostly inserted next
-    cdef Py_ssize_t _at_hand_length
-    cdef double _assumed
-    cdef object _tokens
-    cdef double[::1] _live_tokens
-
     def __cinit__(self, double assumed_tokens=300_000.0):
         self._assumed = assumed_tokens
         self._set_tokens(np.zeros(0))
@@ -119,15 +110,20 @@ cdef class PrefixIndex(Runs):
     def insert(self, chain, slot):
         """The chain's blocks are now the most recently used of the slot; the oldest fall out above its capacity."""
         cdef uint32_t here = self._checked(slot)
-        cdef uint32_t run, before = NONE
-        cdef uint32_t step, held
-        cdef Py_ssize_t length, stop, at = 0
-        cdef Holder* holder
+        cdef Py_ssize_t length
         if not chain.hashes or self._slots[here].capacity <= 0:
             return
         cdef object ends = PySequence_Fast(chain.ends, "ends must be a sequence")
         length = self._read(chain.hashes, ends)
         self._read_ends(ends, length)
+        self._insert(here, length)
+
+    cdef int _insert(self, uint32_t here, Py_ssize_t length) except -1:
+        """The same for the chain at hand; the slot keeps prefixes."""
+        cdef uint32_t run, before = NONE
+        cdef uint32_t step, held
+        cdef Py_ssize_t stop, at = 0
+        cdef Holder* holder
         while at < length:
             run = self._find(self._hashes[at])
             if run == NONE:
@@ -151,6 +147,7 @@ cdef class PrefixIndex(Runs):
                 before = self._begin(here, at, stop, before)
             at = stop
         self._fit(here, self._slots[here].capacity)
+        return 0
 
     def set_capacity(self, slot, double tokens):
         """The engine's cache size became known; 0: it caches no prefixes."""
@@ -207,6 +204,15 @@ cdef class PrefixIndex(Runs):
         cdef Py_ssize_t at
         for at in range(length):
             self._ends[at] = number(ends, at)
+        return 0
+
+    cdef int _read_words(self, const uint64_t* hashes, const double* ends, Py_ssize_t length) except -1:
+        """Makes a chain the one at hand that is no Python object."""
+        self._at_hand = None
+        if length > self._chain_room:
+            self._make_room(length)
+        memcpy(self._hashes, hashes, length * sizeof(uint64_t))
+        memcpy(self._ends, ends, length * sizeof(double))
         return 0
 
     cdef int _make_room(self, Py_ssize_t length) except -1:

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from poolpilot_picker.flow.learners import Lesson
 
-
-class Placed(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A request that one process has placed, told to the others. Lengths in tokens, times in ms."""
-
-    slot: int
-    generation: int
-    """Of the slot."""
-    hashes: list[int]
-    """Of its prefix chain, with `ends`."""
-    ends: list[float]
-    inference: bool = True
-    uncached: float = 0.0
-    held: float = 0.0
-    cached: float = 0.0
-    """Found in the cache by prediction, before trust is applied; `uncached` and `held` after that."""
-    ttft_ms: float = 0.0
-    adapter: str = ""
-    adapter_ms: float = 0.0
-    """Predicted load of the adapter, if it is cold."""
-    routing_key: str = ""
+if TYPE_CHECKING:
+    from poolpilot_picker.requests.request import PrefixChain
 
 
 class Withdrawn(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -42,7 +24,7 @@ class Withdrawn(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Crew(Protocol):
     """All processes of one picker on one machine."""
 
-    def catch_up(self, now: float) -> None:
+    def catch_up(self, now: float, /) -> None:
         """Applies what the others have told, and brings the sums up to date. Before every decision."""
         ...
 
@@ -50,7 +32,7 @@ class Crew(Protocol):
         """Makes the ledger's rows of the table the sums over all processes. Before any of them is read."""
         ...
 
-    def sum_up_slot(self, slot: int) -> None:
+    def sum_up_slot(self, slot: int, /) -> None:
         """The same for one slot."""
         ...
 
@@ -58,8 +40,17 @@ class Crew(Protocol):
         """Of the slot: news of an endpoint that is gone must not reach the next one there."""
         ...
 
-    def placed(self, news: Placed, now: float) -> None:
-        """Tells the others of a placement, soon."""
+    def placed(
+        self,
+        slot: int,
+        chain: PrefixChain,
+        lesson: Lesson | None,
+        adapter: str,
+        adapter_ms: float,
+        routing_key: str,
+        now: float,
+    ) -> None:
+        """Tells the others of a placement, soon: what of it is not in the account."""
         ...
 
     def withdrawn(self, news: Withdrawn, now: float) -> None:

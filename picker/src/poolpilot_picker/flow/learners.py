@@ -101,6 +101,14 @@ class Learners:
         learner.trust.placed(cached)
         return Lesson(learner.speed.placed(work_ms, ttft_ms), work_ms, ttft_ms, cached)
 
+    def placed_elsewhere(
+        self, endpoint: Endpoint, work_ms: float, ttft_ms: float, forecasts: int, cached: float
+    ) -> None:
+        """Another process has placed requests: the sums of their lessons, with so many predicted TTFTs."""
+        learner = self._of[endpoint]
+        learner.trust.placed(cached)
+        learner.speed.placed(work_ms, ttft_ms, forecasts)
+
     def loading(self, endpoint: Endpoint, load_ms: float) -> None:
         """An adapter must be loaded for a placed request; `load_ms` as predicted, 0 where nobody did."""
         slot, table = endpoint.slot, self._table

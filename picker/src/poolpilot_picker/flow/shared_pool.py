@@ -6,18 +6,19 @@ prefix, adapter, what is to be learned.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from poolpilot_picker.flow.crew import Placed, Withdrawn
-from poolpilot_picker.flow.pool import Placement, Pool
-from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
+from poolpilot_picker.flow.crew import Withdrawn
+from poolpilot_picker.flow.packed import take_in
+from poolpilot_picker.flow.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_picker.flow.crew import Crew
     from poolpilot_picker.flow.learners import Lesson
-    from poolpilot_picker.flow.pool import Policy
+    from poolpilot_picker.flow.pool import Placement, Policy
+    from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.decision import Decision
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.endpoints import Endpoint
@@ -45,6 +46,8 @@ class SharedPool(Pool):
     def __init__(self, *arguments: Any, crew: Crew, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._crew = crew
+        # Called for every request; for the same reason its methods call those of `Pool` by name.
+        self._catch_up, self._sum_up_slot, self._tell_placed = crew.catch_up, crew.sum_up_slot, crew.placed
         self._failed = self._failed_here
         self._known_policy: Policy | None = None
         self._key_policy: KeyPolicy | None = None
@@ -63,51 +66,36 @@ class SharedPool(Pool):
         self, request: InferenceRequest, now: float, narrow: Callable[[DecisionView], None] | None = None
     ) -> Placement:
         """As in any pool, in view of what all have placed so far. Raises RequestRefused."""
-        self._crew.catch_up(now)
-        return super().place(request, now, narrow)
+        self._catch_up(now)
+        return Pool.place(self, request, now, narrow)
 
     def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
-        booking, lesson = super()._book(decision, cached)
-        request, forecast, slot = decision.view.request, decision.forecast, booking.endpoint.slot
-        prefix: Any = request.prefix
-        self._crew.placed(
-            Placed(
-                slot,
-                self._crew.generation(slot),
-                prefix.hashes,
-                prefix.ends,
-                request.is_inference,
-                forecast.uncached_tokens,
-                request.prompt_tokens - forecast.uncached_tokens,
-                cached,
-                forecast.ttft_ms,
-                booking.adapter,
-                forecast.adapter_ms,
-                request.routing_key if request.routing_key and self._keys() is not None else "",
-            ),
-            decision.view.now,
+        booking, lesson = Pool._book(self, decision, cached)
+        view = decision.view
+        request = view.request
+        key = request.routing_key
+        self._tell_placed(
+            booking.endpoint.slot,
+            request.prefix,
+            lesson,
+            booking.adapter,
+            decision.forecast.adapter_ms,
+            key if key and self._keys() is not None else "",
+            view.now,
         )
         return booking, lesson
 
     def served(self, placement: Placement, address: str, now: float, *, attempts: int = 1) -> bool:
         """As in any pool; the others are told that it is another endpoint's."""
-        self._crew.sum_up()
         old, lesson = placement.booking.endpoint, placement.lesson
+        if address == old.address:
+            return False
+        self._crew.sum_up()
         moved = super().served(placement, address, now, attempts=attempts)
         if moved:
             self._withdraw(placement, old, lesson, now)
-            slot, prefix, booking = placement.booking.endpoint.slot, placement.request.prefix, placement.booking
-            news = Placed(
-                slot,
-                self._crew.generation(slot),
-                cast("list[int]", prefix.hashes),
-                cast("list[float]", prefix.ends),
-                lesson is not None,
-                booking.uncached_tokens,
-                booking.prompt_tokens - booking.uncached_tokens,
-                booking.prompt_tokens - booking.uncached_tokens,
-            )
-            self._crew.placed(news, now)
+            slot, prefix = placement.booking.endpoint.slot, placement.request.prefix
+            self._tell_placed(slot, prefix, placement.lesson, "", 0.0, "", now)
         return moved
 
     def _unanswered(self, placement: Placement, now: float) -> None:
@@ -122,12 +110,12 @@ class SharedPool(Pool):
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
         if not placement.booking.released:
-            self._crew.sum_up_slot(placement.booking.endpoint.slot)
+            self._sum_up_slot(placement.booking.endpoint.slot)
         super().first_token(placement, now)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
-        self._crew.sum_up_slot(booking.endpoint.slot)
-        super()._release(booking, now, answered=answered)
+        self._sum_up_slot(booking.endpoint.slot)
+        Pool._release(self, booking, now, answered=answered)
 
     def _failed_here(self, endpoint: Endpoint, now: float) -> None:
         self._learners.failed(endpoint, now)
@@ -136,21 +124,22 @@ class SharedPool(Pool):
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
         if self.table.holds(endpoint):
-            self._crew.sum_up_slot(endpoint.slot)
+            self._sum_up_slot(endpoint.slot)
         super().apply_sample(endpoint, sample, now)
 
     # ---- what other processes report
 
-    def placed_elsewhere(self, news: Placed, now: float) -> None:
-        """Another process has placed a request: what of it is not in the account."""
-        slot, endpoint = news.slot, self.table.at(news.slot)
-        self.prefixes.insert(PrefixChain(hashes=news.hashes, ends=news.ends), slot)
-        if news.adapter and self.adapters.used(slot, news.adapter):
-            self._learners.loading(endpoint, news.adapter_ms)
-        if news.inference:
-            self._learners.placed(endpoint, news.uncached, news.held, news.cached, news.ttft_ms)
-        if news.routing_key and (policy := self._keys()) is not None:
-            policy.placed_elsewhere(news.routing_key, endpoint, now)
+    def placed_elsewhere(self, told: bytes, generations: memoryview, now: float) -> None:
+        """Another process has placed requests: what of them is not in the account."""
+        taught, named = take_in(told, self.prefixes, self.table.slots, generations)
+        for slot, work_ms, ttft_ms, forecasts, cached in taught:
+            self._learners.placed_elsewhere(self.table.at(slot), work_ms, ttft_ms, forecasts, cached)
+        for slot, adapter, adapter_ms, routing_key in named:
+            endpoint = self.table.at(slot)
+            if adapter and self.adapters.used(slot, adapter):
+                self._learners.loading(endpoint, adapter_ms)
+            if routing_key and (policy := self._keys()) is not None:
+                policy.placed_elsewhere(routing_key, endpoint, now)
 
     def withdrawn_elsewhere(self, news: Withdrawn) -> None:
         """What another process has placed teaches nothing."""

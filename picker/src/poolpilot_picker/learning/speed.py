@@ -140,13 +140,13 @@ class SpeedLearner:
         self._ttft_count = 0
         self._loading_ms = self._stalled_ms = 0.0
 
-    def placed(self, work_ms: float, ttft_ms: float) -> int:
+    def placed(self, work_ms: float, ttft_ms: float, forecasts: int = 1) -> int:
         """A request was placed here: its prefill work by the profile, and the TTFT that was predicted for it (0: none
-        was). Returns the window it counts in."""
+        was). Returns the window it counts in. Of several requests: the sums, and how many TTFTs were predicted."""
         self._work_ms += work_ms
         if ttft_ms > 0:
             self._ttft_sum += ttft_ms
-            self._ttft_count += 1
+            self._ttft_count += forecasts
         return self.window
 
     def loading(self, load_ms: float, sequences: float) -> None:

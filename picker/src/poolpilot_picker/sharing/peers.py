@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import numpy as np
 
-from poolpilot_picker.flow.crew import Placed, Withdrawn
+from poolpilot_picker.flow.crew import Withdrawn
+from poolpilot_picker.flow.packed import packed
 from poolpilot_picker.instruments.seldom import Seldom
 from poolpilot_picker.sharing.journal import JournalReader, JournalWriter
-from poolpilot_picker.sharing.memory import BOOKED, BUCKET_MS, BUCKETS, RELEASED, STAMP
+from poolpilot_picker.sharing.memory import BOOKED, BUCKET_MS, RELEASED, STAMP
+from poolpilot_picker.sharing.shares import shares
 from poolpilot_picker.sharing.slots import SlotBook
 from poolpilot_picker.state.columns import columns
 from poolpilot_picker.state.samples import EngineSample, ServedModels
@@ -25,24 +27,23 @@ from poolpilot_picker.state.samples import EngineSample, ServedModels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from poolpilot_picker.flow.learners import Lesson
+    from poolpilot_picker.flow.packed import Packed
     from poolpilot_picker.flow.shared_pool import SharedPool
+    from poolpilot_picker.requests.request import PrefixChain
     from poolpilot_picker.sharing.memory import Memory
-    from poolpilot_picker.state.columns import Columns, Floats
+    from poolpilot_picker.state.columns import Floats
     from poolpilot_picker.state.endpoints import EndpointSpec
 
 log = logging.getLogger(__name__)
 
 PLACED, WITHDRAWN, FAILED, SAMPLE, SERVED, RESTARTED = range(1, 7)
-"""Kinds of news."""
+"""Kinds of news. Placements are packed (`flow/packed.py`), the others are messages."""
 TOGETHER_MS: Final = 20.0
 """Placements within this time are told together, and news taken in together: most of what that costs is once for all of
 them, and a prefix is not asked for again so soon."""
-MOST_TOGETHER: Final = 1_024
-"""Blocks of prefixes told together, each placement counting eight more: a record stays small beside the ring."""
-_RECENT: Final = 3 * BUCKETS
-"""Words of a slot in what is remembered; the stamps come first."""
-_RELEASED_AT: Final = RELEASED * BUCKETS
-_BOOKED_AT: Final = BOOKED * BUCKETS
+MOST_TOGETHER: Final = 16_384
+"""Bytes of placements after which they are told at once: a record stays small beside the ring."""
 MOST_NEWS: Final = 256
 """Taken from one peer in one go: a decision does not wait for more."""
 
@@ -71,7 +72,6 @@ class Served(msgspec.Struct, array_like=True, frozen=True):
 
 
 NEWS: Final[dict[int, Any]] = {
-    PLACED: list[Placed],
     WITHDRAWN: Withdrawn,
     FAILED: About,
     SAMPLE: Sampled,
@@ -106,17 +106,19 @@ class Peers:
         self._slots = SlotBook(memory, chair)
         self._journal = JournalWriter(memory, chair)
         self._own: Floats = memory.accounts[chair]
-        # Flat views of single words: an item of theirs costs a fraction of an array's.
-        self._recent = memory.recent[chair].reshape(-1).data
+        self._shares = shares(memory, chair, self._look_around, self._hear)
+        # Called for every request: without a call between.
+        self.catch_up = self._shares.catch_up
+        self.sum_up = self._shares.sum_up
+        self.sum_up_slot = self._shares.sum_up_slot
+        self.booked = self._shares.booked
+        self.released = self._shares.released
         self._generations = memory.generations.data
         self._epoch = memory.epoch.data
-        self._seen_epoch = self._seen_generation = -1
+        self._seen_epoch = -1
         self._readers: dict[int, JournalReader] = {}
         self._peers: list[int] = []
-        self._accounts: list[Columns] = []
-        self._untold: list[Placed] = []
-        self._untold_blocks = 0
-        self._told_ms = self._heard_ms = -math.inf
+        self._told_ms = -math.inf
         self._encoder = msgspec.msgpack.Encoder()
         self._decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
             kind: msgspec.msgpack.Decoder(news) for kind, news in NEWS.items()
@@ -124,7 +126,8 @@ class Peers:
         self._seldom = Seldom()
         self._lost_before = 0
         self.faults = 0
-        """News that could not be applied."""
+        """News that could not be told or applied."""
+        self._untold: Packed
         self._pool: SharedPool
         self._sink: Sink
 
@@ -132,6 +135,7 @@ class Peers:
         """Tells where news go. From here on the others' news are read; what must be known from before is asked for."""
         self._pool = pool
         self._sink = sink
+        self._untold = packed(pool.prefixes)
         self._look_around()
         self.ask()
 
@@ -150,53 +154,18 @@ class Peers:
         """The endpoint is not in our table any more."""
         self._slots.give_back(slot)
 
-    def sum_up(self) -> None:
-        """Makes the ledger's rows of the table the sums over all processes."""
-        table = self._pool.table
-        if self._seen_epoch != self._epoch[0] or self._seen_generation != table.generation:
-            self._look_around()
-        table.columns.sum_up(self._accounts)
-
-    def sum_up_slot(self, slot: int) -> None:
-        """The same for one slot."""
-        table = self._pool.table
-        if self._seen_epoch != self._epoch[0] or self._seen_generation != table.generation:
-            self._look_around()
-        table.columns.sum_up_slot(self._accounts, slot)
-
     def _look_around(self) -> None:
         """A process came or went, or the set of endpoints changed."""
         memory, table = self._memory, self._pool.table
-        self._seen_epoch, self._seen_generation = self._epoch[0], table.generation
+        self._seen_epoch = self._epoch[0]
         taken = np.flatnonzero(memory.taken).tolist()
         self._peers = [chair for chair in taken if chair != self._chair]
         # Who has gone may have told things before: its journal is read until somebody else sits there.
         for chair in self._peers:
             if chair not in self._readers:
                 self._readers[chair] = JournalReader(memory, chair)
-        self._accounts = [columns(memory.accounts[chair], len(table)) for chair in (self._chair, *self._peers)]
-
-    def booked(self, slot: int, prefill_ms: float, now: float) -> None:
-        """We placed a request."""
-        bucket = now // BUCKET_MS
-        place = slot * _RECENT + int(bucket) % BUCKETS
-        if self._recent[place] != bucket:
-            self._begin(place, bucket)
-        self._recent[place + _BOOKED_AT] += prefill_ms
-
-    def released(self, slot: int, sequences: float, now: float) -> None:
-        """A request of ours ended."""
-        bucket = now // BUCKET_MS
-        place = slot * _RECENT + int(bucket) % BUCKETS
-        if self._recent[place] != bucket:
-            self._begin(place, bucket)
-        self._recent[place + _RELEASED_AT] += sequences
-
-    def _begin(self, place: int, bucket: float) -> None:
-        """What was remembered there is too old."""
-        recent = self._recent
-        recent[place + _RELEASED_AT] = recent[place + _BOOKED_AT] = 0.0
-        recent[place] = bucket
+        accounts = [columns(memory.accounts[chair], len(table)) for chair in (self._chair, *self._peers)]
+        self._shares.follow(table, accounts)
 
     def booked_since(self, slot: int, since_ms: float) -> float:
         """Prefill work, in ms, that others have placed since then; not what was placed within BUCKET_MS after it."""
@@ -215,24 +184,37 @@ class Peers:
 
     # ---- what we tell
 
-    def placed(self, news: Placed, now: float) -> None:
+    def placed(
+        self,
+        slot: int,
+        chain: PrefixChain,
+        lesson: Lesson | None,
+        adapter: str,
+        adapter_ms: float,
+        routing_key: str,
+        now: float,
+    ) -> None:
         """Tells the others of a placement: at once where placements are rare, else with the next ones."""
         if not self._peers:
             return
-        self._untold.append(news)
-        self._untold_blocks += 8 + len(news.hashes)
-        if now - self._told_ms >= TOGETHER_MS or self._untold_blocks >= MOST_TOGETHER:
+        try:
+            size = self._untold.add(slot, self._generations[slot], chain, lesson, adapter, adapter_ms, routing_key)
+        except Exception:
+            # It is booked: what the others do not hear of it must not cost the request.
+            self._fault("a placement could not be told to other workers")
+            return
+        if now - self._told_ms >= TOGETHER_MS or size >= MOST_TOGETHER:
             self._tell_placed(now)
 
     def withdrawn(self, news: Withdrawn, now: float) -> None:
         """Tells the others that a placement teaches nothing."""
-        if self._untold:
+        if len(self._untold):
             self._tell_placed(now)
         self._tell(WITHDRAWN, news)
 
     def _tell_placed(self, now: float) -> None:
-        untold, self._untold, self._untold_blocks, self._told_ms = self._untold, [], 0, now
-        self._tell(PLACED, untold)
+        self._told_ms = now
+        self._journal.write(PLACED, self._untold.take())
 
     def generation(self, slot: int) -> int:
         """Of the slot: grows with each endpoint that gets it."""
@@ -254,7 +236,7 @@ class Peers:
         """Tells the others that an engine is another process than before."""
         self._tell(RESTARTED, About(slot, self.generation(slot)))
 
-    def _tell(self, kind: int, news: msgspec.Struct | list[Placed]) -> None:
+    def _tell(self, kind: int, news: msgspec.Struct) -> None:
         if self._peers:
             self._journal.write(kind, self._encoder.encode(news))
 
@@ -273,26 +255,16 @@ class Peers:
         """Times that news were lost because we did not read them in time, or were too large to be told."""
         return self._journal.dropped + sum(reader.lost for reader in self._readers.values())
 
-    def catch_up(self, now: float) -> None:
-        """Brings the sums up to date, and from time to time takes in what the others have told."""
-        if now - self._heard_ms >= TOGETHER_MS:
-            self._hear(now)
-        # As `sum_up` does, for one call less on each request's way.
-        table = self._pool.table
-        if self._seen_epoch != self._epoch[0] or self._seen_generation != table.generation:
-            self._look_around()
-        table.columns.sum_up(self._accounts)
-
     def hear(self) -> None:
         """Tells what is untold, takes in what the others have told, and brings the sums up to date."""
         self._hear(self._now())
         self.sum_up()
 
     def _hear(self, now: float) -> None:
-        self._heard_ms = now
+        self._shares.due_ms = now + TOGETHER_MS
         if self._seen_epoch != self._epoch[0]:
             self._look_around()
-        if self._untold and now - self._told_ms >= TOGETHER_MS:
+        if now - self._told_ms >= TOGETHER_MS and len(self._untold):
             self._tell_placed(now)
         for reader in self._readers.values():
             if reader.news:
@@ -305,17 +277,21 @@ class Peers:
                 self._apply(kind, payload)
             except Exception:
                 # It improves estimates and no more: no request may fail for it.
-                self.faults += 1
-                if count := self._seldom.due("news", self._now()):
-                    log.exception("news of another worker could not be taken", extra={"times": count})
+                self._fault("news of another worker could not be taken")
         if reader.lost != before:
             self.ask()
 
+    def _fault(self, what: str) -> None:
+        """The exception at hand is counted, and from time to time shown."""
+        self.faults += 1
+        if count := self._seldom.due(what, self._now()):
+            log.exception(what, extra={"times": count})
+
     def _apply(self, kind: int, payload: bytes) -> None:
-        news: Any = self._decoders[kind].decode(payload)
         if kind == PLACED:
-            self._apply_placed(news)
+            self._pool.placed_elsewhere(payload, self._generations, self._now())
             return
+        news: Any = self._decoders[kind].decode(payload)
         slot, table = news.slot, self._pool.table
         endpoint = table.slots[slot] if slot < len(table.slots) else None
         if endpoint is None or news.generation != self.generation(slot):
@@ -330,10 +306,3 @@ class Peers:
             self._sink.on_served_models(endpoint.spec, news.models)
         else:
             self._sink.on_restart(endpoint.spec)
-
-    def _apply_placed(self, placements: list[Placed]) -> None:
-        slots, generations, now = self._pool.table.slots, self._generations, self._now()
-        for news in placements:
-            slot = news.slot
-            if slot < len(slots) and slots[slot] is not None and news.generation == generations[slot]:
-                self._pool.placed_elsewhere(news, now)

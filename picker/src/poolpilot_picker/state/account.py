@@ -30,11 +30,11 @@ class Sharing(Protocol):
         """Our table does not have the endpoint of the slot any more."""
         ...
 
-    def booked(self, slot: int, prefill_ms: float, now: float) -> None:
-        """We placed a request."""
+    def booked(self, slot: int, prefill_ms: float, now: float, /) -> None:
+        """We place a request: called before it enters our account, in which it starts behind what all placed there."""
         ...
 
-    def released(self, slot: int, sequences: float, now: float) -> None:
+    def released(self, slot: int, sequences: float, now: float, /) -> None:
         """A request of ours ended."""
         ...
 

@@ -104,8 +104,6 @@ class Ledger:
         uncached = booking.uncached_tokens
         if booking.phase is Phase.PREFILL:
             if table.sharing is not None:
-                # It starts behind what the others have placed there.
-                table.account.free_at_ms[slot] = table.free_at_ms[slot]
                 table.sharing.booked(slot, booking.prefill_ms, now)
             booking.first_ms = columns.enter(slot, sequences, prompt, expected, uncached, booking.prefill_ms, now)
         else:
