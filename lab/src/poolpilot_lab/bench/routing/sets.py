@@ -96,7 +96,8 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "ablation": Table(
         title="Ablation: poolpilot with a term less",
-        scenarios=("S1", "S6", "poisson-mix"),
+        # The last two are where the terms of adapters, full caches and preemption count at all.
+        scenarios=("S1", "S6", "poisson-mix", "S8", "harm-preemption-storm"),
         loads=MIDDLE,
         policies=tuple(ABLATION),
         varied=True,
