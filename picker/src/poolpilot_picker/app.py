@@ -22,6 +22,7 @@ from poolpilot_picker.config.seat import Seat
 from poolpilot_picker.config_use import exchange_settings, pool_settings, step_models
 from poolpilot_picker.configuring import Configuration
 from poolpilot_picker.discovering import discovery_of
+from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
@@ -130,6 +131,8 @@ class Picker:
             self.pool = Pool(options.pool, self._profile, rng, told, table)
         else:
             self.pool = SharedPool(options.pool, self._profile, rng, told, table, crew=self._peers)
+        workers = 1 if options.seat is None else options.seat.count
+        self._dispatcher = hold_back(self.pool, self.config, self.metrics, now, rng.random, workers)
         self._feed = PoolFeed(self.pool, now)
         first = options.seat is None or options.seat.first
         self._reads_telemetry = first or self._peers is None
@@ -334,6 +337,8 @@ class Picker:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), self.options.notice_s)
             await self.transport.drain(self.options.drain_s)
+        if self._dispatcher is not None:
+            self._dispatcher.close()
         await self._background.stop()
         await self._reading.close()
         await self.admin.stop()

@@ -47,6 +47,7 @@ class Configuration:
         self._apply_to_rooms = apply
         self._keeper = ConfigKeeper(text, plugins, source, self._apply, endpoints_named=listed)
         self._file = ConfigFile(file, self.offer) if file is not None else None
+        self._started_with = self.current
         self.at_start = self.current.settings
 
     def _apply(self, config: LoadedConfig) -> None:
@@ -74,7 +75,7 @@ class Configuration:
     @property
     def waiting(self) -> list[str]:
         """Settings that differ from those of the start and are read only then."""
-        then, now = at_start(self.at_start), at_start(self.current.settings)
+        then, now = at_start(self._started_with), at_start(self.current)
         return [name for name, value in now.items() if then[name] != value]
 
     @property

@@ -7,10 +7,16 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_picker.config_use import flow_settings
+from poolpilot_picker.flow.control import FlowControl
+from poolpilot_picker.instruments.flow_metrics import FlowMetrics
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from poolpilot_picker.flow.control import FlowControl
+    from poolpilot_picker.config.load import LoadedConfig
+    from poolpilot_picker.flow.pool import Pool
+    from poolpilot_picker.instruments.metrics import PickerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +64,22 @@ class Dispatcher:
                 handle.cancel()
         self._soon = self._timer = None
         self._flow.kick = _nothing
+
+
+def hold_back(
+    pool: Pool,
+    config: LoadedConfig,
+    metrics: PickerMetrics,
+    now: Callable[[], float],
+    draw: Callable[[], float],
+    pickers: int = 1,
+) -> Dispatcher | None:
+    """Gives a pool its flow control, where the configuration has it on. `pickers`: that share the pool's requests."""
+    if config.flow is None:
+        return None
+    flow = FlowControl(pool, flow_settings(config, draw, pickers), FlowMetrics(metrics, pool.name, now))
+    pool.flow = flow
+    return Dispatcher(flow, now)
 
 
 def _nothing() -> None:

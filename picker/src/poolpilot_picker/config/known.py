@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
+from poolpilot_picker.config.flow_plugins import FLOW_TYPES
 from poolpilot_picker.config.registry import NoParameters, PluginKind, PluginType, Standing
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _TELEMETRY = "telemetry is set in poolpilot.telemetry, engines by the label llm-d.ai/engine-type"
 _INDEX = "the prefix index bounds itself and takes its capacity from each engine"
 _ONE_PROFILE = "requests are served by one profile; remove it and keep the profile that should serve them"
-_QUEUE = "has no effect while the feature gate flowControl is off: requests are placed at once"
 _BY_LOAD = "bodies of this API are not read: its requests are routed by load"
 
 
@@ -135,20 +135,7 @@ KNOWN: Final[tuple[PluginType[Any], ...]] = (
         _type(name, PluginKind.PARSER, "accepted", Standing.WARNS, _BY_LOAD)
         for name in ("vllmhttp-parser", "vllmgrpc-parser", "sglanghttp-parser", "vertexai-parser")
     ),
-    *(
-        _type(name, PluginKind.FLOW_POLICY, "accepted", Standing.WARNS, _QUEUE)
-        for name in (
-            "global-strict-fairness-policy",
-            "round-robin-fairness-policy",
-            "program-aware-fairness",
-            "fcfs-ordering-policy",
-            "edf-ordering-policy",
-            "slo-deadline-ordering-policy",
-            "static-usage-limit-policy",
-            "priority-holdback-policy",
-            "soft-reflective-ceiling-policy",
-        )
-    ),
+    *FLOW_TYPES,
     *(
         _type(name, PluginKind.DATA_SOURCE, "accepted", Standing.WARNS, "changes of endpoints always reach the picker")
         for name in ("k8s-notification-source", "endpoint-notification-source")
@@ -219,8 +206,6 @@ KNOWN: Final[tuple[PluginType[Any], ...]] = (
     *_refused(
         PluginKind.REQUEST_CONTROL,
         "remove it",
-        "latency-slo-admitter",
-        "probabilistic-admitter",
         "request-attribute-reporter",
         "agent-identity",
         "destination-endpoint-served-verifier",

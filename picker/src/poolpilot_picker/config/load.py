@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from poolpilot_picker.config.flow_plugins import ADMITTERS, NEED_THE_GATE
+from poolpilot_picker.config.flow_section import FlowPlan, Used, flow_plan
 from poolpilot_picker.config.registry import ROUTING_KINDS, PluginKind, PluginType, Registry, Standing
 from poolpilot_picker.config.schema import (
     API_VERSIONS,
@@ -16,7 +18,7 @@ from poolpilot_picker.config.schema import (
     PluginEntry,
     SchedulingProfile,
 )
-from poolpilot_picker.config.sections import check_sections
+from poolpilot_picker.config.sections import ADDED, NO_QUEUE, check_sections, gate_on
 from poolpilot_picker.config.settings import PoolPilotSettings
 from poolpilot_picker.config.strict import BAD, OtherFields, Reader, compose
 from poolpilot_picker.config.wording import alternatives, show
@@ -75,6 +77,8 @@ class LoadedConfig(msgspec.Struct, frozen=True):
     settings: PoolPilotSettings
     plugins: tuple[LoadedPlugin, ...] = ()
     """All of the file, those of the profile included."""
+    flow: FlowPlan | None = None
+    """Flow control, where its gate is on."""
     warnings: tuple[str, ...] = ()
     """Sentences with file, line and column: accepted, but the user should know."""
 
@@ -98,6 +102,7 @@ def load(
     for index, entry in enumerate(config.plugins):
         plugins.add(entry, f"plugins[{index}]")
     check_sections(reader, config, plugins.type_of)
+    flow = plugins.flow(config)
     profile = _profile(reader, config, plugins)
     if profile is None or reader.problems:
         raise ConfigurationError(*reader.problems)
@@ -107,6 +112,7 @@ def load(
         profile=profile,
         settings=config.poolpilot,
         plugins=tuple(plugins.by_name.values()),
+        flow=flow,
         warnings=reader.warnings,
     )
 
@@ -192,6 +198,29 @@ class _Plugins:
             return plugin_type.parameters()
         others = OtherFields(plugin_type.old_parameters, plugin_type.unused_parameters, plugin_type.refused_parameters)
         return self._reader.struct(entry.parameters, plugin_type.parameters, path, others)
+
+    def flow(self, config: EndpointPickerConfig) -> FlowPlan | None:
+        """Flow control as the file wants it; None where the gate is off, and of what needs it, it is said."""
+        used = {name: (plugin.type.name, plugin.parameters) for name, plugin in self.by_name.items()}
+        if not gate_on(config, "flowControl"):
+            for name, (type_name, _) in used.items():
+                if type_name in NEED_THE_GATE:
+                    self._reader.warn(f"{self._paths[name]}.type", f"{type_name} is accepted, but {NO_QUEUE}")
+                elif type_name in ADMITTERS:
+                    self._reader.problem(
+                        f"{self._paths[name]}.type",
+                        f"{type_name} needs the feature gate flowControl; add it, or remove it",
+                    )
+            return None
+
+        def resolve(name: str) -> Used | None:
+            if name in used or name not in ADDED:
+                return used.get(name)
+            plugin = self.implied(name)
+            return plugin.type.name, plugin.parameters
+
+        defined = [(self._paths[name], one) for name, one in used.items()]
+        return flow_plan(self._reader, config, resolve, defined)
 
     def implied(self, type_name: str) -> LoadedPlugin:
         """A plugin that a start-up rule adds."""

@@ -36,6 +36,9 @@ def render_config(config: LoadedConfig) -> str:
         lines.append(f"      - pluginRef: {json.dumps(entry.plugin.name)}")
         if PluginKind.SCORER in entry.plugin.type.kinds:
             lines.append(f"        weight: {entry.weight!r}")
+    if config.flow is not None:
+        lines.append("featureGates: [flowControl]")
+        lines += [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in config.flow.written.items()]
     lines.append("poolpilot:")
     lines += _struct(config.settings, 2)
     return "\n".join(lines) + "\n"

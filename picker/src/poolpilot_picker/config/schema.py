@@ -70,7 +70,7 @@ class SaturationDetector(Struct, rename="camel"):
 
 
 class PriorityBand(Struct, rename="camel"):
-    """One band of the queue. Read for its names only: see the loader."""
+    """One band of the queue: `config.flow_section` says what its values mean."""
 
     priority: int = 0
     max_bytes: Any = None
@@ -80,7 +80,7 @@ class PriorityBand(Struct, rename="camel"):
 
 
 class FlowControl(Struct, rename="camel"):
-    """The queue. Read for its names only: see the loader."""
+    """The queue: `config.flow_section` says what its values mean."""
 
     max_bytes: Any = None
     max_requests: Any = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_picker.config.registry import PluginKind, PluginType
+from poolpilot_picker.config.settings import FlowControlSettings
 from poolpilot_picker.config.strict import BAD, Reader
 from poolpilot_picker.config.wording import alternatives, show
 
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.config.schema import DataLayer, EndpointPickerConfig, FlowControl, PriorityBand
 
 GATES: Final[dict[str, tuple[bool, str]]] = {
-    "flowControl": (
-        False,
-        "the shared queue is known but not supported yet; remove the gate: requests are placed at once",
-    ),
+    "flowControl": (False, ""),
     "haPopulateNonLeaderDatastore": (True, "has no effect: every picker knows its endpoints, there is no leader"),
     "enableLegacyMetrics": (False, "has no effect: there is one poller"),
     "dataLayer": (False, ""),
@@ -31,6 +29,8 @@ ADDED: Final = {
 }
 """Plugins that llm-d adds by itself: they may be referred to without being defined."""
 
+NO_QUEUE: Final = "has no effect while the feature gate flowControl is off: requests are placed at once"
+
 TypeOf = Callable[[str], PluginType[Any] | None]
 
 
@@ -40,11 +40,13 @@ def check_sections(reader: Reader, config: EndpointPickerConfig, type_of: TypeOf
     check = _References(reader, type_of)
     if config.data_layer is not None:
         _data_layer(reader, config.data_layer, check)
+    held = gate_on(config, "flowControl")
     if config.flow_control is not None:
-        reader.warn(
-            "flowControl", "has no effect while the feature gate flowControl is off: requests are placed at once"
-        )
+        if not held:
+            reader.warn("flowControl", NO_QUEUE)
         _flow_control(config.flow_control, check)
+    if not held and config.poolpilot.flow_control != FlowControlSettings():
+        reader.warn("poolpilot.flowControl", NO_QUEUE)
     if config.request_handler is not None:
         parsers = config.request_handler.parsers
         for index, parser in _good(parsers):
@@ -56,8 +58,16 @@ def check_sections(reader: Reader, config: EndpointPickerConfig, type_of: TypeOf
         if config.request_handler is None:
             _parsers(reader, "parser", [config.parser.plugin_ref], type_of)
     if config.saturation_detector is not None:
-        reader.warn("saturationDetector", "has no effect yet: requests of negative priority are not shed")
+        if not held:
+            reader.warn("saturationDetector", NO_QUEUE)
         check("saturationDetector.pluginRef", config.saturation_detector.plugin_ref, PluginKind.SATURATION_DETECTOR)
+
+
+def gate_on(config: EndpointPickerConfig, name: str) -> bool:
+    """Whether a gate is on: what the file says last of it, or its default."""
+    gates: list[Any] = [*config.feature_gates]
+    said = [gate for gate in gates if gate is not BAD and gate.partition("=")[0] == name]
+    return said[-1].partition("=")[2] != "false" if said else GATES[name][0]
 
 
 def _good(values: list[Any]) -> Iterator[tuple[int, Any]]:
@@ -77,9 +87,7 @@ def _gates(reader: Reader, gates: list[Any]) -> None:
         default, note = GATES[name]
         if (setting != "false") == default:
             continue
-        if name == "flowControl":
-            reader.problem(path, note)
-        elif note:
+        if note:
             reader.warn(path, note)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -87,6 +87,76 @@ class StepModelSettings(Struct, frozen=True, forbid_unknown_fields=True, rename=
     ] = None
 
 
+class TenantSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Limits of a tenant. Unset: none."""
+
+    tokens: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="prompt and output tokens per window; 429 beyond")
+    ] = None
+    window_seconds: Annotated[float, Meta(gt=0, description="the window of the token budget")] = 60.0
+    active_sequences: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="sequences in flight at once; further requests wait")
+    ] = None
+    queue_share: Annotated[float, Meta(gt=0, le=1, description="share of the queue's places; 429 beyond")] = 1.0
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="the most that a request's max_tokens may be; 400 beyond")
+    ] = None
+    weight: Annotated[float, Meta(gt=0, description="share beside other tenants")] = 1.0
+
+
+class FlowControlSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What the section flowControl has no word for."""
+
+    gateway_timeout_ms: Annotated[
+        Milliseconds,
+        Meta(
+            description="how long the gateway waits for an answer: its max_message_timeout, or message_timeout where "
+            "it has none; no request waits for longer than 0.8 of it"
+        ),
+    ] = 600_000.0
+    ageing_ms: Annotated[
+        Milliseconds, Meta(description="a request that has waited so long goes ahead of higher priorities")
+    ] = 15_000.0
+    start_within_ms: Annotated[
+        Milliseconds, Meta(description="prefill work that may be queued at an endpoint ahead of a request")
+    ] = 250.0
+    kv_share: Annotated[
+        float, Meta(gt=0, le=1, description="share of an endpoint's KV cache that its predicted peak may fill")
+    ] = 0.95
+    endpoint_requests: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="requests in flight at an endpoint; unset: as it can")
+    ] = None
+    endpoint_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="uncached prompt tokens in flight at an endpoint; unset: as it can"),
+    ] = None
+    short_tokens: Annotated[int, Meta(ge=0, description="uncached prompt tokens of a short request, at most")] = 2_048
+    short_reserve: Annotated[
+        float, Meta(ge=0, lt=1, description="share of each endpoint's bounds that only short requests use")
+    ] = 0.1
+    sheddable: Annotated[
+        Literal["queue", "drop"],
+        Meta(description="requests of negative priority, when the pool is saturated: they wait, or get 429 at once"),
+    ] = "queue"
+    retry_share: Annotated[Share, Meta(description="retries per request for which fallbacks are named")] = 0.2
+    retry_burst: Annotated[float, Meta(ge=1, description="retries that may come at once")] = 10.0
+    priorities: Annotated[
+        dict[str, int], Meta(description="priority by objective name, where no InferenceObjective says it")
+    ] = {}
+    ttl_ms: Annotated[
+        dict[str, Milliseconds], Meta(description="TTL by priority, for those that differ from defaultRequestTTL")
+    ] = {}
+    default_tenant: TenantSettings = TenantSettings()
+    tenants: Annotated[
+        dict[str, TenantSettings], Meta(description="limits by tenant (x-llm-d-inference-fairness-id)")
+    ] = {}
+
+    def __post_init__(self) -> None:
+        for key in self.ttl_ms:
+            if not key.removeprefix("-").isdecimal():
+                raise ValueError(f"ttlMs: {key!r} is not a priority; allowed is a whole number")
+
+
 class PoolPilotSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The section `poolpilot:`. Everything has a default."""
 
@@ -96,6 +166,7 @@ class PoolPilotSettings(Struct, frozen=True, forbid_unknown_fields=True, rename=
     telemetry: TelemetrySettings = TelemetrySettings()
     limits: LimitSettings = LimitSettings()
     step_models: StepModelSettings = StepModelSettings()
+    flow_control: FlowControlSettings = FlowControlSettings()
     strip_request_headers: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9!#$%&'*+.^_`|~-]*$")], ...],
         Meta(

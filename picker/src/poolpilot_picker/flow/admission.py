@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from msgspec import Meta, Struct
 
 from poolpilot_picker.errors import TooManyRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from poolpilot_picker.config.flow_plugins import ProbabilisticParameters
     from poolpilot_picker.flow.pool import Pool
     from poolpilot_picker.requests.request import InferenceRequest
 
@@ -28,15 +28,6 @@ class Admitter(Protocol):
     def admits(self, request: InferenceRequest, pool: Pool, now: float) -> bool:
         """False: it is shed."""
         ...
-
-
-class ProbabilisticParameters(Struct, frozen=True, rename="camel"):
-    """Of probabilistic-admitter."""
-
-    queue_depth_threshold: Annotated[float, Meta(gt=0)] = 5.0
-    kv_cache_util_threshold: Annotated[float, Meta(gt=0, le=1)] = 0.8
-    power: Annotated[float, Meta(gt=0)] = 5.0
-    k: Annotated[float, Meta(ge=0)] = 300.0
 
 
 class ProbabilisticAdmitter:

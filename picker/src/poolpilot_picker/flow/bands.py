@@ -6,11 +6,12 @@ from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from poolpilot_picker.flow.fairness import FAR, Fairness, Ordering, ProgramAware, fairness
+from poolpilot_picker.flow.fairness import FAR, fairness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from poolpilot_picker.config.flow_plugins import Fairness, Ordering, ProgramAwareParameters
     from poolpilot_picker.flow.holding import Ticket
 
 IDLE_FLOWS: Final = 4_096
@@ -78,7 +79,7 @@ class Band:
         fairness_name: Fairness,
         ordering: Ordering,
         weight_of: Callable[[str], float],
-        program_aware: ProgramAware,
+        program_aware: ProgramAwareParameters,
     ) -> None:
         self.priority = priority
         self.count = self.bytes = 0

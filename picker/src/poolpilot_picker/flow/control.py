@@ -11,6 +11,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_picker.config.flow_plugins import StaticLimitParameters
 from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
 from poolpilot_picker.flow import admission
 from poolpilot_picker.flow.charges import Charge, PriceList
@@ -18,7 +19,7 @@ from poolpilot_picker.flow.holding import QueueOutcome, Ticket
 from poolpilot_picker.flow.queue import FlowQueue, QueueFull
 from poolpilot_picker.flow.retries import RetryBudget
 from poolpilot_picker.flow.room import NoRoom, Room
-from poolpilot_picker.flow.saturation import Gate, OwnDetector, StaticCeiling
+from poolpilot_picker.flow.saturation import Gate, OwnDetector
 from poolpilot_picker.flow.tenants import DEFAULT_TENANT, TENANT_LIMIT, Tenants
 from poolpilot_picker.flow.throughput import Throughput
 from poolpilot_picker.instruments.flow_metrics import FlowReading
@@ -61,7 +62,7 @@ class FlowControl:
         self.tenants = Tenants(settings.default_tenant, settings.tenants)
         detector = settings.detector or OwnDetector(self.room)
         self.gate = Gate(detector, settings.ceiling)
-        self._gated = settings.detector is not None or settings.ceiling != StaticCeiling()
+        self._gated = settings.detector is not None or settings.ceiling != StaticLimitParameters()
         """Late binding alone decides otherwise."""
         self._admitters = [*settings.admitters]
         if settings.drop_sheddable:

@@ -7,23 +7,11 @@ changes, so a heap holds them; least-attained service, whose ranks change with t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Literal, Protocol
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from poolpilot_picker.config.flow_plugins import Fairness, ProgramAwareParameters
     from poolpilot_picker.flow.bands import TenantFlow
-
-Fairness = Literal["virtual-token-counter", "global-strict", "round-robin", "program-aware"]
-Ordering = Literal["fcfs", "edf", "slo-deadline"]
-
-
-class ProgramAware(Struct, frozen=True, rename="camel"):
-    """Parameters of program-aware-fairness (least attained service)."""
-
-    las_weight_service: float = 0.8
-    las_weight_head_wait: float = 0.2
-    las_half_life_seconds: float = 60.0
 
 
 class FairnessPolicy(Protocol):
@@ -110,7 +98,7 @@ class LeastAttained:
 
     sorted = True
 
-    def __init__(self, parameters: ProgramAware) -> None:
+    def __init__(self, parameters: ProgramAwareParameters) -> None:
         self._parameters = parameters
 
     def rank(self, flow: TenantFlow, now: float) -> float:
@@ -134,7 +122,7 @@ class LeastAttained:
         flow.attained_ms = now
 
 
-def fairness(name: Fairness, program_aware: ProgramAware) -> FairnessPolicy:
+def fairness(name: Fairness, program_aware: ProgramAwareParameters) -> FairnessPolicy:
     """The policy of a band."""
     match name:
         case "virtual-token-counter":

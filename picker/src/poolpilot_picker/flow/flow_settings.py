@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from poolpilot_picker.config.flow_plugins import CeilingParameters, StaticLimitParameters
 from poolpilot_picker.flow.admission import Admitter
 from poolpilot_picker.flow.queue import QueueSettings
 from poolpilot_picker.flow.retries import RetrySettings
 from poolpilot_picker.flow.room import RoomSettings
-from poolpilot_picker.flow.saturation import Ceiling, StaticCeiling
 from poolpilot_picker.flow.tenants import TenantLimits
 
 
@@ -25,7 +25,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Mapping[str, TenantLimits] = {}
     detector: Callable[[Any, float], float] | None = None
     """(pool, now) → saturation; None: how full the endpoints are, which late binding bounds anyway."""
-    ceiling: Ceiling = StaticCeiling()
+    ceiling: CeilingParameters = StaticLimitParameters()
     admitters: tuple[Admitter, ...] = ()
     drop_sheddable: bool = False
     """Requests of negative priority never wait: a saturated pool sheds them at once."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from poolpilot_picker.config.flow_plugins import Fairness, Ordering, ProgramAwareParameters
 from poolpilot_picker.flow.bands import Band, TenantFlow
-from poolpilot_picker.flow.fairness import Fairness, Ordering, ProgramAware
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -56,7 +56,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     bands: Mapping[int, BandSettings] = {}
     weights: Mapping[str, float] = {}
     """Shares of tenants; of others: 1."""
-    program_aware: ProgramAware = ProgramAware()
+    program_aware: ProgramAwareParameters = ProgramAwareParameters()
 
     def of(self, priority: int) -> BandSettings:
         """The settings of a priority's band."""

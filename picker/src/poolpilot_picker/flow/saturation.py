@@ -5,19 +5,19 @@ Used where a configuration names them: late binding (`flow.room`) bounds every e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from msgspec import Struct
+
+from poolpilot_picker.config.flow_plugins import HoldbackParameters, ReflectiveParameters, StaticLimitParameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from poolpilot_picker.config.flow_plugins import CeilingParameters
     from poolpilot_picker.flow.pool import Pool
     from poolpilot_picker.flow.room import Room
     from poolpilot_picker.routing.plugins.limits import ConcurrencyDetectorParameters, UtilizationDetectorParameters
-
-Saturation = "Callable[[Pool, float], float]"
 
 
 class OwnDetector:
@@ -83,48 +83,26 @@ class ConcurrencyDetector:
 # ---- ceilings
 
 
-class StaticCeiling(Struct, frozen=True, rename="camel"):
-    """static-usage-limit-policy: one ceiling for all priorities."""
-
-    threshold: float = 1.0
-
-    def ceiling(self, index: int, count: int, share: float, saturation: float) -> float:
-        """Dispatch while the saturation is below."""
-        return self.threshold
-
-
-class HoldbackCeiling(Struct, frozen=True, rename="camel"):
-    """priority-holdback-policy: from `maxCeiling` for the highest priority down to `minCeiling` for the lowest."""
-
-    min_ceiling: float
-    max_ceiling: float = 1.0
-    shape: Literal["linear"] = "linear"
-    domain: Literal["rank", "value"] = "rank"
-
-    def ceiling(self, index: int, count: int, share: float, saturation: float) -> float:
-        """By rank, or by where the priority lies between the lowest (`share` 0) and the highest (1)."""
+def ceiling_of(parameters: CeilingParameters, index: int, count: int, share: float, saturation: float) -> float:
+    """Below it a priority is dispatched. `index`: its rank among `count`, 0 the highest; `share`: where it lies between
+    the lowest (0) and the highest (1)."""
+    if isinstance(parameters, StaticLimitParameters):
+        return parameters.threshold
+    if isinstance(parameters, HoldbackParameters):
         if count < 2:
-            return self.max_ceiling
-        height = 1.0 - index / (count - 1) if self.domain == "rank" else share
-        return self.min_ceiling + height * (self.max_ceiling - self.min_ceiling)
+            return parameters.max_ceiling
+        height = 1.0 - index / (count - 1) if parameters.domain == "rank" else share
+        return parameters.min_ceiling + height * (parameters.max_ceiling - parameters.min_ceiling)
+    return 1.0 if count < 2 else 1.0 - index * saturation / (count - 1)
 
 
-class SoftReflectiveCeiling(Struct, frozen=True, rename="camel"):
-    """soft-reflective-ceiling-policy: 1 − i · saturation ÷ (N − 1)."""
-
-    def ceiling(self, index: int, count: int, share: float, saturation: float) -> float:
-        """Lower for lower priorities, the lower the more the pool is saturated."""
-        return 1.0 if count < 2 else 1.0 - index * saturation / (count - 1)
-
-
-Ceiling = StaticCeiling | HoldbackCeiling | SoftReflectiveCeiling
 MOST_PERIOD: Final = 10_000
 
 
 class Gate:
     """May requests of a priority be dispatched, at the saturation of this moment?"""
 
-    def __init__(self, detector: Callable[[Pool, float], float], ceiling: Ceiling) -> None:
+    def __init__(self, detector: Callable[[Pool, float], float], ceiling: CeilingParameters) -> None:
         self._detector = detector
         self._ceiling = ceiling
         self._held: dict[int, int] = {}
@@ -139,10 +117,10 @@ class Gate:
         index, count = priorities.index(priority), len(priorities)
         span = priorities[0] - priorities[-1]
         share = (priority - priorities[-1]) / span if span else 1.0
-        if saturation < self._ceiling.ceiling(index, count, share, saturation):
+        if saturation < ceiling_of(self._ceiling, index, count, share, saturation):
             self._held.pop(priority, None)
             return True
-        if not isinstance(self._ceiling, SoftReflectiveCeiling) or saturation >= 1.0:
+        if not isinstance(self._ceiling, ReflectiveParameters) or saturation >= 1.0:
             return False
         # One of every round(saturation ÷ (1 − saturation)) is let through.
         held = self._held.get(priority, 0) + 1
