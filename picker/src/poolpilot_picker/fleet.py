@@ -24,6 +24,7 @@ from poolpilot_picker.app import GIE_HEALTH_SERVICE, REPLACED_S, monotonic_ms, t
 from poolpilot_picker.background import Background
 from poolpilot_picker.config_use import exchange_settings, pool_settings, step_models
 from poolpilot_picker.configuring import Configuration
+from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
 from poolpilot_picker.facts import process_facts
@@ -209,6 +210,7 @@ class FleetPicker:
             leave=self._leave,
             changed=self._show,
         )
+        hold_back(one.pool, self.config, one.metrics, self._now, self._rng.random)
         task = self._tasks[one] = asyncio.get_running_loop().create_task(self._tended(one))
         task.add_done_callback(lambda _: self._tasks.pop(one, None))
 
