@@ -28,9 +28,12 @@ class PickerPod:
         self._version = 1
         self._news = asyncio.Condition()
 
-    async def serve(self, namespace: str, name: str, port: int, *, serving: bool = True, reason: str = "") -> None:
+    async def serve(
+        self, namespace: str, name: str, port: int, *, serving: bool = True, reason: str = "", endpoints: int = 1
+    ) -> None:
         """The pool is known on this port."""
         entry = {"namespace": namespace, "name": name, "port": port, "serving": serving, "reason": reason}
+        entry["endpoints"] = endpoints
         await self._set((namespace, name), entry)
 
     async def drop(self, namespace: str, name: str) -> None:

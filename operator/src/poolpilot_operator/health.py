@@ -39,6 +39,8 @@ class PoolHealth(msgspec.Struct, frozen=True):
     port: int = 0
     serving: bool = False
     reason: str = ""
+    endpoints: int | None = None
+    """None of a picker that does not say. Only whether there are any is of interest: 1 stands for all numbers."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -144,7 +146,7 @@ class PickerHealth:
             backoff.reset()
             version, health.problem = str(answer.version), ""
             before = health.pools
-            health.pools = {(one.namespace, one.name): one for one in answer.pools}
+            health.pools = {(one.namespace, one.name): _coarse(one) for one in answer.pools}
             differing = {key for key, one in health.pools.items() if before is None or before.get(key) != one}
             differing |= set(before or ()) - set(health.pools)
             if differing or before is None:
@@ -166,6 +168,11 @@ class PickerHealth:
             while not answer.content.at_eof() and len(body) < _MOST_BYTES:
                 body += await answer.content.read(_MOST_BYTES - len(body))
             return msgspec.json.decode(body, type=_Answer)
+
+
+def _coarse(one: PoolHealth) -> PoolHealth:
+    """So that a pool that is scaled, but not to or from zero, is not looked at anew."""
+    return msgspec.structs.replace(one, endpoints=1) if one.endpoints else one
 
 
 def _key(pod: Pod) -> tuple[str, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.objects import InferencePool, Key, Pod
+    from poolpilot_operator.health import PoolHealth
     from poolpilot_operator.models import Owned, Picker
 
 log: Final = logging.getLogger(__name__)
@@ -127,7 +128,13 @@ class PoolReconciler:
         await self._clear(pool.key, keep={place, ("EndpointSlice", key_of(wanted_slice))})
         if not any(not one.terminating for one in found):
             return "NoPicker", "; ".join(troubles) or "no picker pod is there"
-        return next(((reason, text) for reason, text in _remarks(pool.key, self._pods(pool, picker), world)), ("", ""))
+        said = _serving(pool.key, self._pods(pool, picker), world)
+        if said and all(one.endpoints == 0 for _, one in said):
+            return "NoEndpoints", "no pod that it selects is ready: its requests are answered 503"
+        return next(
+            (("PickerComplains", f"picker pod {pod.metadata.name}: {one.reason}") for pod, one in said if one.reason),
+            ("", ""),
+        )
 
     def _check_taken(self, pool: InferencePool, kind: str, place: Key) -> None:
         live = self._world.writer.known(kind, place)
@@ -244,8 +251,8 @@ def _by_key(world: World) -> dict[Key, Picker]:
     return {picker.key: picker for picker in world.pickers}
 
 
-def _remarks(key: Key, pods: list[Pod], world: World) -> list[tuple[str, str]]:
-    """What pods that serve a pool complain of."""
+def _serving(key: Key, pods: list[Pod], world: World) -> list[tuple[Pod, PoolHealth]]:
+    """The pods that serve a pool, and what they say of it."""
     found = []
     for pod in pods:
         health = world.health.of(pod)

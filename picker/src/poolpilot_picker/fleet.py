@@ -264,6 +264,7 @@ class FleetPicker:
                     "removed": [endpoint.address for endpoint in removed],
                 },
             )
+            self._show()
         self._updating.soon()
 
     def _update_reading(self) -> None:
@@ -295,7 +296,13 @@ class FleetPicker:
     def _put(self) -> None:
         draining = "the picker is shutting down"
         pools = [
-            PoolStanding(*key, one.port, one.serving and not self.draining, draining if self.draining else one.reason)
+            PoolStanding(
+                *key,
+                port=one.port,
+                serving=one.serving and not self.draining,
+                reason=draining if self.draining else one.reason,
+                endpoints=len(one.pool.table.wanted()),
+            )
             for key, one in self._pools.items()
         ]
         pools += [PoolStanding(one.namespace, one.pool, one.port, False, one.reason) for one in self._refused]

@@ -166,6 +166,56 @@ async def test_each_pool_on_its_port(pools: Pools, ready: ControlPlane, tmp_path
         assert len(helps) == len(set(helps)), "each family once"
 
 
+async def counted(picker: PickerProgram, pools: Pools, pool: str, endpoints: int) -> None:
+    """Waits until /pools says that a pool is served and has so many endpoints."""
+
+    async def so() -> bool:
+        listed = (await picker.json("/pools"))["pools"]
+        found = {(one["namespace"], one["name"]): (one["serving"], one["endpoints"]) for one in listed}
+        return found.get((pools.name, pool)) == (True, endpoints)
+
+    await picker.until(so, f"{pool} has not {endpoints} endpoints")
+
+
+@pytest.mark.parametrize("transport", ["wire", "grpc"])
+async def test_a_pool_that_is_scaled_to_zero_and_back(
+    pools: Pools, ready: ControlPlane, tmp_path: Path, transport: str
+) -> None:
+    """What an autoscaler does: the pool is served all along, and who asks meanwhile is told why not."""
+    [port] = pool_ports(1)
+    await pools.serve("one", port)
+    await pools.run("one", A, B)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name, "--transport", transport) as picker:
+        await counted(picker, pools, "one", 2)
+        async with DataPlane(port) as envoy:
+            held = envoy.open(BUFFERED, NONE)
+            placed = await held.place()
+            for host in (A, B):
+                await pools.there.terminate(f"one-{host.replace('.', '-')}")
+            await counted(picker, pools, "one", 0)
+            # Nothing is wrong with the picker: its answer is the best that there is.
+            assert (await picker.get("/readyz"))[0] == 200
+            assert await health(port, "one") == "SERVING"
+            refused = envoy.open(BUFFERED, NONE)
+            await refused.headers()
+            await refused.must_read()
+            await refused.body(chat())
+            answer = (await refused.must_read()).immediate_response
+            fields = {one.header.key: one.header.raw_value for one in answer.headers.set_headers}
+            assert int(answer.status.code) == 503
+            assert fields["x-llm-d-request-dropped-reason"] == b"rejected-no-endpoints"
+            assert b"failed to find endpoint candidates" in answer.body
+            # What runs on a pod that ends goes on.
+            await held.answer(placed)
+            await held.must_read()
+            await held.done()
+        samples = await picker.samples()
+        assert samples[f'llm_d_epp_ready_endpoints{{name="{pools.name}/one"}}'] == 0
+        await pools.run("one", C)
+        await counted(picker, pools, "one", 1)
+        assert await place(port) == f"{C}:9"
+
+
 async def test_without_an_inference_pool_nothing_is_said_to_be_served(
     pools: Pools, ready: ControlPlane, tmp_path: Path
 ) -> None:

@@ -63,6 +63,39 @@ async def test_a_served_pool_gets_a_service_and_the_pods_that_serve_it(
         assert now["metadata"]["resourceVersion"] == pool["metadata"]["resourceVersion"]
 
 
+async def test_a_served_pool_is_healthy_while_it_has_endpoints(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    one, two = await pods.started("picker-a"), await pods.started("picker-b")
+    for name, address in (("picker-a", "10.244.0.11"), ("picker-b", "10.244.0.12")):
+        await cluster.ready_pod((home, "default"), name, address)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        port = port_of(await eventually(lambda: cluster.service(away, "llama-picker")))
+        both = ["10.244.0.11", "10.244.0.12"]
+        for pod in (one, two):
+            await pod.serve(away, "llama", port, endpoints=0)
+        # Who has no endpoints is served all the same: the picker has the better answer.
+        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), both))
+        await eventually(lambda: _counts(cluster, home, (1, 0)))
+        await eventually(lambda: _unhealthy(cluster, home, "NoEndpoints"))
+        # One of them has heard of an endpoint.
+        await one.serve(away, "llama", port, endpoints=2)
+        status = await eventually(lambda: _counts(cluster, home, (1, 1)))
+        assert not status.get("unhealthyPools")
+        # A pool that grows is nothing to look at.
+        await quiet(operator)
+        looks, asked = operator.reconciled["pool"], one.asked
+        await one.serve(away, "llama", port, endpoints=3)
+        await eventually(lambda: _true(one.asked > asked))
+        await quiet(operator)
+        assert operator.reconciled["pool"] == looks
+        for pod in (one, two):
+            await pod.serve(away, "llama", port, endpoints=0)
+        await eventually(lambda: _unhealthy(cluster, home, "NoEndpoints"))
+
+
 async def test_a_pool_that_does_not_ask_is_left_alone(
     plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
 ) -> None:
@@ -420,6 +453,11 @@ async def test_an_operator_that_starts_does_not_empty_what_works_while_pods_cann
         one.refuses = False
         await one.drop(away, "llama")
         await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), []))
+
+
+async def _unhealthy(cluster: Cluster, namespace: str, reason: str) -> Any:
+    status = (await cluster.picker(namespace, "default")).get("status", {})
+    return next((one for one in status.get("unhealthyPools") or () if one["reason"] == reason), None)
 
 
 async def _none(answer: Any) -> bool:

@@ -23,6 +23,8 @@ class PoolStanding(msgspec.Struct, frozen=True):
     serving: bool
     reason: str = ""
     """Why it is not served."""
+    endpoints: int = 0
+    """That may be chosen. A served pool without any answers 503."""
 
 
 class PoolsPage(msgspec.Struct, frozen=True):
