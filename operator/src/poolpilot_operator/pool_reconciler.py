@@ -257,8 +257,8 @@ def _serving(key: Key, pods: list[Pod], world: World) -> list[tuple[Pod, PoolHea
     for pod in pods:
         health = world.health.of(pod)
         said = health.pools.get(key) if health is not None and health.pools is not None else None
-        if said is not None and said.serving and said.reason:
-            found.append(("PickerComplains", f"picker pod {pod.metadata.name}: {said.reason}"))
+        if said is not None and said.serving:
+            found.append((pod, said))
     return found
 
 
