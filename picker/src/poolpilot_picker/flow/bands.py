@@ -28,6 +28,7 @@ class TenantFlow:
         "bytes",
         "counter",
         "keys",
+        "lanes",
         "stamp",
         "tenant",
         "tickets",
@@ -45,6 +46,8 @@ class TenantFlow:
         self.attained = self.attained_ms = 0.0
         self.tickets: OrderedDict[Ticket, None] = OrderedDict()
         """Waiting, in the order of arrival."""
+        self.lanes: dict[object, OrderedDict[Ticket, None]] = {}
+        """The same by what they can use: where the head finds no room, the first of another lane may."""
         self.keys: list[tuple[float, int, Ticket]] = []
         """Heap of (key, sequence, ticket) where the order is not that of arrival; withdrawn ones stay for a while."""
         self.bytes = 0
@@ -59,6 +62,11 @@ class TenantFlow:
         while keys[0][2] not in self.tickets:
             heappop(keys)
         return keys[0][2]
+
+    def others(self) -> Iterator[Ticket]:
+        """The first of each lane but the head's."""
+        head = self.head().lane
+        return (next(iter(lane)) for key, lane in list(self.lanes.items()) if key != head and lane)
 
     def head_key(self) -> float:
         """Place of the head in the order."""
@@ -137,6 +145,10 @@ class Band:
         lowest = self._lowest() if not flow.tickets else 0.0
         was = len(flow.tickets)
         flow.tickets[ticket] = None
+        lane = flow.lanes.get(ticket.lane)
+        if lane is None:
+            lane = flow.lanes[ticket.lane] = OrderedDict()
+        lane[ticket] = None
         if self._ordering != "fcfs":
             heappush(flow.keys, (self.key(ticket), ticket.sequence, ticket))
         flow.bytes += ticket.size_bytes
@@ -156,6 +168,10 @@ class Band:
         was_head = not self._policy.sorted and flow.head() is ticket
         was = len(flow.tickets)
         del flow.tickets[ticket]
+        lane = flow.lanes[ticket.lane]
+        del lane[ticket]
+        if not lane:
+            del flow.lanes[ticket.lane]
         if self._ordering != "fcfs" and len(flow.keys) > 2 * len(flow.tickets) + 16:
             flow.keys = [entry for entry in flow.keys if entry[2] in flow.tickets]
             heapify(flow.keys)
@@ -217,12 +233,19 @@ class Band:
 
     def heads(self, now: float) -> Iterator[Ticket]:
         """The head of each waiting tenant, in the order in which they are to be tried. The queue may change between."""
+        return (flow.head() for flow in self._by_rank(now))
+
+    def others(self, now: float) -> Iterator[Ticket]:
+        """In the same order, the first of each lane that is not the head's."""
+        return (ticket for flow in self._by_rank(now) if len(flow.lanes) > 1 for ticket in flow.others())
+
+    def _by_rank(self, now: float) -> Iterator[TenantFlow]:
         if self._policy.sorted:
             waiting = [flow for flow in self._flows.values() if flow.tickets]
             ranks = [(self._policy.rank(flow, now), flow.head().sequence, index) for index, flow in enumerate(waiting)]
             for _, _, index in sorted(ranks):
                 if waiting[index].tickets:
-                    yield waiting[index].head()
+                    yield waiting[index]
             return
         tried: list[tuple[float, float, int, TenantFlow]] = []
         try:
@@ -232,7 +255,7 @@ class Band:
                     return
                 entry = heappop(self._ranked)
                 tried.append(entry)
-                yield entry[3].head()
+                yield entry[3]
         finally:
             for entry in tried:
                 heappush(self._ranked, entry)

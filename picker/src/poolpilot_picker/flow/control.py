@@ -72,6 +72,7 @@ class FlowControl:
         self._throughput = Throughput()
         self._backlog = 0.0
         self._due = False
+        self._kept_for: Ticket | None = None
         if metrics is not None:
             metrics.watch(self)
 
@@ -130,6 +131,7 @@ class FlowControl:
             cost=self._prices.at(pool.table, now).cost(uncached, prompt, expected, request.sequences),
             uncached_tokens=uncached,
             ttl_ms=queue.ttl_ms(request.priority, request.queue_ttl_ms),
+            lane=(request.target_model, request.adapter, request.subset, self._is_short(uncached)),
             why=why,
         )
         self._check_share(tenant, account, request.priority, now)
@@ -151,6 +153,9 @@ class FlowControl:
             self._turn_away(victim, QueueOutcome.EVICTED_OTHER, refused, now)
         self.wake()
         return ticket
+
+    def _is_short(self, uncached: float) -> bool:
+        return uncached <= self.settings.room.short_tokens
 
     def _check_share(self, tenant: str, account: TenantAccount, priority: int, now: float) -> None:
         """Raises TooManyRequests where the tenant fills its share of the queue."""
@@ -223,9 +228,13 @@ class FlowControl:
         """Dispatches one; False where nobody can go."""
         if not self.room.any(self.pool.table, now):
             return False
+        self._kept_for = None
         saturation = self.gate.saturation(self.pool, now) if self._gated else 0.0
         with contextlib.closing(self.queue.heads(now)) as heads:
-            ticket, placement = self._first_that_fits(heads, saturation, now)
+            ticket, placement = self._first_that_fits(heads, saturation, now, turn=self.queue.overdue_turn(now))
+        if ticket is None:
+            with contextlib.closing(self.queue.others(now)) as others:
+                ticket, placement = self._first_that_fits(others, saturation, now, turn=False)
         if ticket is None:
             return False
         self._backlog = max(0.0, self._backlog - ticket.cost)
@@ -237,11 +246,11 @@ class FlowControl:
         return True
 
     def _first_that_fits(
-        self, heads: Iterator[Ticket], saturation: float, now: float
+        self, heads: Iterator[Ticket], saturation: float, now: float, *, turn: bool
     ) -> tuple[Ticket | None, Placement | None]:
         """Places one of `heads`. (ticket, None): it left the queue in another way; (None, None): no one can go."""
         priorities = [band.priority for band in self.queue.bands]
-        turn, tries, blocked = self.queue.overdue_turn(now), 0, False
+        tries = 0
         for ticket in heads:
             account = self.tenants.account(ticket.tenant, now)
             if not account.has_room(ticket.request.sequences):
@@ -250,7 +259,7 @@ class FlowControl:
             if self._gated and not self.gate.open(ticket.priority, priorities, saturation):
                 ticket.why = "the pool is saturated"
                 break
-            if blocked and ticket.uncached_tokens > self.settings.room.short_tokens:
+            if self._kept_for is not None and self._kept_for is not ticket and not self._may_pass(ticket, now):
                 continue
             ticket.request.queued_ms, ticket.request.queued_for = now - ticket.arrived_ms, ticket.why
             try:
@@ -268,14 +277,21 @@ class FlowControl:
                 ticket.waiter.unplaceable(now)
                 return ticket, None
             if turn and ticket.request.subset is None:
-                # The longest overdue: what becomes free is kept for it, but for short work that soon gives it back.
-                turn, blocked = False, True
-                if now - ticket.arrived_ms > 2.0 * (ticket.overdue_ms - ticket.arrived_ms):
-                    break
+                # The longest overdue: what becomes free is kept for it.
+                self._kept_for = ticket
+            turn = False
             tries += 1
             if tries >= TRIES:
                 break
         return None, None
+
+    def _may_pass(self, ticket: Ticket, now: float) -> bool:
+        """While room is kept for an overdue request, short work may use it: it soon gives it back. Until the overdue
+        one has waited twice as long, or its room might never be free."""
+        kept = self._kept_for
+        assert kept is not None
+        patience = kept.overdue_ms - kept.arrived_ms
+        return self._is_short(ticket.uncached_tokens) and now - kept.arrived_ms <= 2.0 * patience
 
     def _expired(self, ticket: Ticket, now: float) -> None:
         waited = (now - ticket.arrived_ms) / 1000.0

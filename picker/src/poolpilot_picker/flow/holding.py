@@ -69,6 +69,8 @@ class Ticket(msgspec.Struct, kw_only=True, eq=False):
     expires_ms: float = 0.0
     overdue_ms: float = 0.0
     """From then on it goes ahead of what came later, whatever its priority."""
+    lane: object = None
+    """Equal for those that can use the same room: a head without room holds up only its own lane."""
     sequence: int = 0
     """Place in the order of arrival."""
     flow: Any = None

@@ -284,6 +284,11 @@ class FlowQueue:
         for priority in self._order:
             yield from self._bands[priority].heads(now)
 
+    def others(self, now: float) -> Generator[Ticket]:
+        """Those behind a head of their tenant's that may have room where it has none, in the same order."""
+        for priority in self._order:
+            yield from self._bands[priority].others(now)
+
     def oldest_ms(self, now: float) -> float:
         """How long the one has waited that came first; 0 where nobody waits."""
         first = next(iter(self._tickets), None)
