@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -69,6 +70,51 @@ async def test_each_serves_its_own_namespace(spaces: tuple[Space, Space, Space])
         assert [one for one in names.split() if "poolpilot" in one] == []
     for space in (red, blue):
         assert [one for one in space.stage.audit.entries(space.name) if one.forbidden] == []
+
+
+RULES: Final = [
+    ("", "services"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("apps", "deployments"),
+    ("poolpilot.dev", "pickers/status"),
+    ("coordination.k8s.io", "leases"),
+]
+
+
+@pytest.mark.parametrize(("group", "resource"), RULES, ids=[resource for _, resource in RULES])
+async def test_a_rule_that_is_missing_is_missed(group: str, resource: str, spaces: tuple[Space, Space, Space]) -> None:
+    """Without it something does not happen, and happens as soon as it is there again."""
+    _, blue, _ = spaces
+    roles = [one for one in await blue.list("roles") if "operator" in one["metadata"]["name"]]
+    kept = [one for one in roles if any(grants(rule, group, resource) for rule in one["rules"])]
+    for role in kept:
+        rules = [rule for rule in role["rules"] if not grants(rule, group, resource)]
+        await blue.kubectl(
+            "patch", "role", role["metadata"]["name"], "--type=merge", "-p", json.dumps({"rules": rules})
+        )
+    name = f"without-{resource.replace('/', '-')}"
+    await blue.apply(pool(name))
+    replicas = 1 + (await blue.get("picker", "default"))["spec"]["replicas"] % 2
+    await blue.kubectl("patch", "picker", "default", "--type=merge", "-p", json.dumps({"spec": {"replicas": replicas}}))
+
+    async def missed() -> bool:
+        entries = blue.stage.audit.entries(blue.name)
+        return any(one.forbidden and (one.asked.group, one.asked.resource) == (group, resource) for one in entries)
+
+    await until(missed, f"nobody misses {resource}")
+    for role in kept:
+        rules = {"rules": role["rules"]}
+        await blue.kubectl("patch", "role", role["metadata"]["name"], "--type=merge", "-p", json.dumps(rules))
+
+    async def served() -> bool:
+        return await endpoints(blue, f"{name}-picker") == {blue.name}
+
+    await until(served, "the pool is not served although every right is back", 90)
+    await blue.kubectl("delete", "inferencepool", name)
+
+
+def grants(rule: dict[str, Any], group: str, resource: str) -> bool:
+    return group in rule["apiGroups"] and resource in rule["resources"]
 
 
 async def holder(space: Space) -> str:

@@ -18,7 +18,7 @@ import yaml
 import cluster_gateway
 from cluster_audit import Audit
 from poolpilot_lab.control_plane.programs import programs
-from poolpilot_lab.gotools import TOOLS, GoProgram, built
+from poolpilot_lab.gotools import TOOLS, GoProgram, NotAvailable, built
 from poolpilot_lab.kubelet import cluster as clusters
 from poolpilot_lab.kubelet.images import Image
 from poolpilot_lab.processes import envoy_path
@@ -60,7 +60,9 @@ def images(programs_folder: Path) -> dict[str, Image]:
 
 async def prepare(chosen: Iterable[str]) -> None:
     """Builds what tests need and cannot be built inside, where there is no Internet. Raises NotAvailable."""
-    await programs()
+    called = await programs()
+    if not (called.controllers and called.scheduler and called.kubectl):
+        raise NotAvailable("KUBEBUILDER_ASSETS names a folder without controller manager, scheduler and kubectl")
     await built(HELM)
     if any("test_envoy_gateway" in one for one in chosen):
         await cluster_gateway.prepare()

@@ -10,7 +10,7 @@ import platform
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.control_plane.api import ApiError
-from poolpilot_lab.kubelet.pod import LOST
+from poolpilot_lab.kubelet.events import LOST
 from poolpilot_lab.kubelet.status import timestamp
 
 if TYPE_CHECKING:

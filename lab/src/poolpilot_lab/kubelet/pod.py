@@ -7,21 +7,20 @@ import contextlib
 import logging
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import aiohttp
 import msgspec
 
 from poolpilot_lab.control_plane.api import ApiError
 from poolpilot_lab.kubelet import volumes
 from poolpilot_lab.kubelet.container import Container, Pace
 from poolpilot_lab.kubelet.environment import MissingError, Place, Sources, environment, expanded
+from poolpilot_lab.kubelet.events import LOST, Events
 from poolpilot_lab.kubelet.images import program
 from poolpilot_lab.kubelet.launch import Launched, LaunchError
 from poolpilot_lab.kubelet.network import NAMES, Sandbox
-from poolpilot_lab.kubelet.status import PodState, timestamp
+from poolpilot_lab.kubelet.status import PodState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-LOST: Final = (OSError, aiohttp.ClientError)
-"""The API server does not answer."""
 _MERGE: Final = "application/merge-patch+json"
 _RETRY_S: Final = 0.5
 _DOMAIN: Final = "svc.cluster.local"
@@ -68,6 +65,7 @@ class Pod:
         self.pod = pod
         self._node = node
         self._api = api
+        self._events = Events(api, pod.metadata, node.name)
         self._number = number
         self._place = Place(node.name, node.host, address)
         self._folder = node.folder / "pods" / pod.metadata.uid
@@ -226,34 +224,7 @@ class Pod:
 
     def tell(self, reason: str, message: str) -> None:
         """An Event, for whoever describes the pod."""
-        log.info("%s: %s: %s", self, reason, message)
-        task = asyncio.create_task(self._told(reason, message))
-        _TELLING.add(task)
-        task.add_done_callback(_TELLING.discard)
-
-    async def _told(self, reason: str, message: str) -> None:
-        meta, now = self.pod.metadata, timestamp()
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{meta.name}.{time.time_ns():x}", "namespace": meta.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": meta.namespace,
-                "name": meta.name,
-                "uid": meta.uid,
-            },
-            "type": "Normal" if reason == "Killing" else "Warning",
-            "reason": reason,
-            "message": message[:1000],
-            "source": {"component": "kubelet", "host": self._node.name},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        with contextlib.suppress(ApiError, *LOST):
-            await self._api.create(event)
+        self._events.tell(reason, message)
 
     async def _write_status(self) -> None:
         while True:
@@ -404,7 +375,3 @@ class Pod:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-
-
-_TELLING: Final[set[asyncio.Task[None]]] = set()
-"""Events under way; without it they might be collected."""
