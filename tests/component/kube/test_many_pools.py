@@ -211,6 +211,14 @@ async def test_a_pool_that_is_scaled_to_zero_and_back(
             await held.done()
         samples = await picker.samples()
         assert samples[f'llm_d_epp_ready_endpoints{{name="{pools.name}/one"}}'] == 0
+        # What an autoscaler reads is there, also now.
+        labels = f'pool="{pools.name}/one",pool_name="one",pool_namespace="{pools.name}"'
+        assert samples[f'poolpilot_pool_queue_size{{at="engines",{labels}}}'] == 0
+        assert samples[f'poolpilot_pool_queue_size{{at="picker",{labels}}}'] == 0
+        assert samples[f"poolpilot_pool_predicted_wait_seconds{{{labels}}}"] == 0
+        assert samples[f"poolpilot_pool_saturation{{{labels}}}"] == 1
+        refusals = [value for series, value in samples.items() if "refused_total" in series and '"503"' in series]
+        assert refusals == [1.0]
         await pools.run("one", C)
         await counted(picker, pools, "one", 1)
         assert await place(port) == f"{C}:9"

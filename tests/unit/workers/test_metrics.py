@@ -96,3 +96,19 @@ def test_a_page_that_is_missed_once_changes_nothing() -> None:
     assert samples(book)[total] == 2
     book.take({0: (10, text(1, 0)), 1: (11, text(2, 0))}, STATES)
     assert samples(book)[total] == 3
+
+
+def test_what_a_worker_holds_back_is_added_up_and_what_engines_say_is_not() -> None:
+    def page(engines: int, held: int) -> str:
+        lines = ["# TYPE poolpilot_pool_queue_size gauge"]
+        lines += [
+            f'poolpilot_pool_queue_size{{pool="x",at="{at}"}} {n}'
+            for at, n in zip(("engines", "picker"), (engines, held), strict=True)
+        ]
+        return "\n".join(lines) + "\n"
+
+    book = MetricsBook()
+    book.take({0: (10, page(5, 2)), 1: (11, page(5, 3))}, STATES)
+    got = samples(book)
+    assert got["poolpilot_pool_queue_size at=engines pool=x"] == 5
+    assert got["poolpilot_pool_queue_size at=picker pool=x"] == 5

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from poolpilot_picker.admin.pool_signals import PoolSignals, families, pool_signals
 from poolpilot_picker.admin.views import EndpointRow, endpoint_rows
 
 if TYPE_CHECKING:
@@ -68,11 +69,12 @@ class PoolSnapshot(NamedTuple):
     rows: list[EndpointRow]
     learned: dict[str, int]
     """Observations by learner."""
+    signals: PoolSignals
 
 
 async def snapshot(pool: Pool, now: float) -> PoolSnapshot:
     """Copies what the page says of a pool."""
-    return PoolSnapshot(pool.name, await endpoint_rows(pool, now), pool.learning_counts())
+    return PoolSnapshot(pool.name, await endpoint_rows(pool, now), pool.learning_counts(), pool_signals(pool, now))
 
 
 class ProcessFacts(NamedTuple):
@@ -109,6 +111,7 @@ class Page(NamedTuple):
         yield from _merged(self.events)
         yield from _endpoints(self.pools)
         yield from _averages(self.pools)
+        yield from families((one.name, one.signals) for one in self.pools)
         yield from _serving(self.serving)
         yield from _process(self.process)
 
@@ -137,7 +140,7 @@ def _endpoints(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
     labels = ["name", "model_server_endpoint"]
     for name, text, value_of in PER_ENDPOINT:
         family = GaugeMetricFamily(name, text, labels=labels)
-        for pool, endpoints, _ in snapshots:
+        for pool, endpoints, *_ in snapshots:
             for row in endpoints:
                 value = value_of(row)
                 # A gauge that is not known is absent: zero would read as idle.
@@ -145,7 +148,7 @@ def _endpoints(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
                     family.add_metric([pool, row.endpoint], value)
         yield family
     learned = CounterMetricFamily("poolpilot_learned", "Observations taken by each learner", labels=["name", "learner"])
-    for pool, _, counts in snapshots:
+    for pool, _, counts, _ in snapshots:
         for learner, count in counts.items():
             learned.add_metric([pool, learner], count)
     yield learned
@@ -160,7 +163,7 @@ def _averages(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
     each = GaugeMetricFamily(
         prefix + "per_endpoint_queue_size", "Queue of each engine", labels=["name", "model_server_endpoint"]
     )
-    for pool, endpoints, _ in snapshots:
+    for pool, endpoints, *_ in snapshots:
         wanted = [row for row in endpoints if not row.draining]
         ready.add_metric([pool], len(wanted))
         for family, values in (

@@ -14,6 +14,8 @@ SUMMED_GAUGES: Final = frozenset(
     {"poolpilot_endpoint_inflight", "llm_d_epp_request_running", "llm_d_epp_extproc_streams_inflight"}
 )
 """Each worker tells its share. Other gauges tell of the pool: the first worker that has one speaks for all."""
+SUMMED_PARTS: Final = frozenset({("poolpilot_pool_queue_size", ("at", "picker"))})
+"""The same of some series only: (family, label)."""
 GAUGES_BY_WORKER: Final = frozenset({"poolpilot_max_resident_bytes"})
 STREAMS: Final = "llm_d_epp_extproc_streams_total"
 
@@ -44,6 +46,10 @@ def _parsed(text: str) -> Page:
     return page
 
 
+def _summed(name: str, labels: Labels) -> bool:
+    return name in SUMMED_GAUGES or any((name, label) in SUMMED_PARTS for label in labels)
+
+
 def _add(total: Page, page: Page, *, worker: int | None) -> None:
     """Adds a page to the total; `worker` None: of a life that is over, whose gauges mean nothing any more."""
     for name, family in page.items():
@@ -53,7 +59,7 @@ def _add(total: Page, page: Page, *, worker: int | None) -> None:
         into = total.setdefault(name, _Family(family.text, family.kind))
         for (series, labels), value in family.series.items():
             key = (series, (*labels, ("worker", str(worker)))) if name in GAUGES_BY_WORKER else (series, labels)
-            if gauge and name not in SUMMED_GAUGES:
+            if gauge and not _summed(name, labels):
                 into.series.setdefault(key, value)
             else:
                 into.series[key] = into.series.get(key, 0.0) + value
