@@ -50,6 +50,10 @@ class Receipt(msgspec.Struct):
     predicted_ttft_ms: float
     predicted_finish_ms: float
     candidates: list[CandidateReceipt]
+    queued_ms: float = 0.0
+    """How long the request waited in the queue before this decision."""
+    queued_for: str = ""
+    """What it waited for."""
 
 
 class Snapshot:
@@ -81,6 +85,8 @@ class Snapshot:
             predicted_ttft_ms=round(forecast.ttft_ms, 3),
             predicted_finish_ms=round(forecast.finish_ms, 3),
             candidates=[],
+            queued_ms=round(request.queued_ms, 3),
+            queued_for=request.queued_for,
         )
 
     @property
