@@ -32,6 +32,7 @@ from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.flow.shared_pool import SharedPool
 from poolpilot_picker.instruments.metrics import PickerMetrics
+from poolpilot_picker.instruments.unserved import unserved
 from poolpilot_picker.kubernetes_flags import KubernetesFleet, KubernetesPool
 from poolpilot_picker.reading import Reading
 from poolpilot_picker.requests import NO_RULES, PoolRules
@@ -132,6 +133,7 @@ class Picker:
         else:
             self.pool = SharedPool(options.pool, self._profile, rng, told, table, crew=self._peers)
         workers = 1 if options.seat is None else options.seat.count
+        unserved(self.metrics, self.pool.name)
         self._dispatcher = hold_back(self.pool, self.config, self.metrics, now, rng.random, workers)
         self._feed = PoolFeed(self.pool, now)
         first = options.seat is None or options.seat.first

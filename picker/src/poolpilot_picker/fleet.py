@@ -30,6 +30,7 @@ from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
 from poolpilot_picker.facts import process_facts
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.instruments.metrics import LABEL_SETS, PickerMetrics, Room
+from poolpilot_picker.instruments.unserved import unserved
 from poolpilot_picker.reading import FleetFeed, Reading
 from poolpilot_picker.requests import NO_RULES, PoolRules
 from poolpilot_picker.routing.registry import build_profile
@@ -210,6 +211,7 @@ class FleetPicker:
             leave=self._leave,
             changed=self._show,
         )
+        unserved(one.metrics, name)
         hold_back(one.pool, self.config, one.metrics, self._now, self._rng.random)
         task = self._tasks[one] = asyncio.get_running_loop().create_task(self._tended(one))
         task.add_done_callback(lambda _: self._tasks.pop(one, None))

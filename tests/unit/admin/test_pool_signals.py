@@ -86,6 +86,18 @@ def test_an_endpoint_that_drains_does_not_count() -> None:
     assert pool_signals(pool, START).engine_queue == 4.0
 
 
+def test_nobody_waits_for_an_endpoint_that_drains() -> None:
+    pool = make_pool(2)
+    feed_all(pool, START)
+    idle = pool.place(request(1), START).booking.endpoint
+    [other] = [endpoint for endpoint in pool.table if endpoint is not idle]
+    pool.apply_endpoints([other.spec])
+    for _ in range(2):
+        pool.place(request(20_000), START)
+    assert idle.draining
+    assert pool_signals(pool, START).predicted_wait_s > 0.5
+
+
 def test_the_wait_is_that_of_the_endpoint_which_begins_first() -> None:
     pool = make_pool(2)
     feed_all(pool, START)
