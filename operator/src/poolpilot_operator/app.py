@@ -39,6 +39,7 @@ from poolpilot_operator.picker_reconciler import PickerReconciler
 from poolpilot_operator.pool_reconciler import PoolReconciler
 from poolpilot_operator.ports import Ports
 from poolpilot_operator.resources.naming import COMPONENT_LABEL, made_for
+from poolpilot_operator.resources.pool import owning_pool
 from poolpilot_operator.store import ALL, Store
 from poolpilot_operator.workqueue import WorkQueue
 from poolpilot_operator.world import POOL, World, index, pool_of, target_port
@@ -363,8 +364,8 @@ class Operator:
                 ports.forget(picker, pool, target_port(old))
         if new is not None:
             picker, pool, port = made_for(new), pool_of(new), target_port(new)
-            if picker is not None and pool is not None and port is not None:
-                ports.record(picker, pool, port)
+            if picker is not None and pool is not None and port is not None and owning_pool(new) in {None, pool[1]}:
+                ports.record(picker, pool, port, listed=not self.synced.is_set())
 
     def _pools_changed(self, picker: Key) -> None:
         found = self.world.pickers.get(picker)

@@ -42,7 +42,7 @@ class Events:
     ) -> None:
         """Never fails: an Event that cannot be posted is logged."""
         meta = one.metadata
-        name = f"{meta.name[:200]}.{digest([meta.uid, reason, message])}"
+        name = f"{meta.name[:200].rstrip('-.')}.{digest([meta.uid, reason, message])}"
         said = (one.key, name)
         if said in self._said:
             return

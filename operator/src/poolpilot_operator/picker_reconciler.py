@@ -15,15 +15,16 @@ from poolpilot_operator.ownership import runs, served_namespaces, too_far
 from poolpilot_operator.picker_status import Outcome, Problem, status
 from poolpilot_operator.resources import picker as made
 from poolpilot_operator.resources.deployment import REPLICAS, Installation, deployment
-from poolpilot_operator.resources.naming import base_name, metadata
-from poolpilot_operator.world import PICKER, World
+from poolpilot_operator.resources.naming import base_name, made_for, metadata
+from poolpilot_operator.resources.pool import owning_pool
+from poolpilot_operator.world import PICKER, World, pool_of
 from poolpilot_operator.writer import BusyError, ForeignError, Manifest, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.objects import Key
-    from poolpilot_operator.models import Picker
+    from poolpilot_operator.models import Owned, Picker
 
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 MOST_NAME: Final = 63
@@ -68,7 +69,7 @@ class PickerReconciler:
         problems: list[Problem] = []
         if refused is None or refused.reason == "NamespacesNotAllowed":
             wanted = await self._wanted(picker, problems)
-            if not await self._make(wanted, problems):
+            if not await self._make(picker, wanted, problems):
                 return _OTHERS_S
             if not problems:
                 await self._clear(key, {(one["kind"], key_of(one)): one for one in wanted})
@@ -102,7 +103,10 @@ class PickerReconciler:
         if spec.config.inline is not None:
             try:
                 given = yaml.safe_load(spec.config.inline)
-            except yaml.YAMLError as error:
+            except RecursionError:
+                return Problem("ConfigInvalid", "spec.config.inline is not YAML: nested too deeply")
+            except (yaml.YAMLError, ValueError, OverflowError) as error:
+                # Not only what YAML says: also dates that are none.
                 return Problem("ConfigInvalid", f"spec.config.inline is not YAML: {error}")
             if not isinstance(given, dict):
                 return Problem("ConfigInvalid", "spec.config.inline is no EndpointPickerConfig: not a YAML mapping")
@@ -232,11 +236,16 @@ class PickerReconciler:
         """Whether another operator runs it: two that write to one status would never end."""
         world = self._world
         made = (one for kind in world.made for one in world.made[kind].filed((PICKER, *picker.key)))
-        return any(POOL_ANNOTATION not in one.metadata.annotations and not world.writer.ours(one) for one in made)
+        return any(not _of_pool(one) and not world.writer.ours(one) for one in made)
 
-    async def _make(self, wanted: list[Manifest], problems: list[Problem]) -> bool:
+    async def _make(self, picker: Picker, wanted: list[Manifest], problems: list[Problem]) -> bool:
         """Whether the Picker is ours to run."""
         for one in wanted:
+            other = self._made_for_another(picker, one)
+            if other:
+                text = f"{one['kind']} {'/'.join(key_of(one))} already is that of {other}: rename the Picker"
+                problems.append(Problem("NotOurs", text))
+                continue
             try:
                 if one["kind"] == "Deployment":
                     await self._keep_replicas(one)
@@ -252,6 +261,21 @@ class PickerReconciler:
                     raise
                 problems.append(Problem("WriteRefused", str(error)))
         return True
+
+    def _made_for_another(self, picker: Picker, wanted: Manifest) -> str:
+        """Who has an object of this name: one that both wrote would never rest. Empty where it is this Picker's."""
+        world = self._world
+        live = world.writer.known(wanted["kind"], key_of(wanted))
+        if live is None or not world.writer.ours(live):
+            return ""
+        if any(ref.get("uid") == picker.metadata.uid for ref in live.metadata.owner_references):
+            return ""
+        if _of_pool(live):
+            return f"InferencePool {live.metadata.namespace}/{owning_pool(live) or pool_of(live)}"
+        other = made_for(live)
+        if other is None or other == picker.key or world.pickers.get(other) is None:
+            return ""
+        return f"Picker {'/'.join(other)}"
 
     async def _keep_replicas(self, wanted: Manifest) -> None:
         """An autoscaler takes over the number there is: a field that nobody owns any more would fall back to 1."""
@@ -269,7 +293,7 @@ class PickerReconciler:
             if kind == "EndpointSlice":
                 continue
             for one in self._world.made[kind].filed((PICKER, *key)):
-                if POOL_ANNOTATION in one.metadata.annotations or (kind, one.key) in keep or not writer.ours(one):
+                if _of_pool(one) or (kind, one.key) in keep or not writer.ours(one):
                     continue
                 await writer.delete(kind, one)
                 if kind == "ServiceAccount":
@@ -327,6 +351,10 @@ class PickerReconciler:
         world.pickers.wrote(key, await world.writer.status(PICKERS, key, "Picker", wanted))
         self._written[key] = self._clock()
         return None
+
+
+def _of_pool(one: Owned) -> bool:
+    return POOL_ANNOTATION in one.metadata.annotations or owning_pool(one) is not None
 
 
 def _same(before: dict[str, Any], wanted: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from poolpilot_kube.names import POOL_ANNOTATION, POOL_GROUP
 from poolpilot_operator.ownership import Claim, claim
 from poolpilot_operator.ports import NoPortError
 from poolpilot_operator.resources.naming import made_for
-from poolpilot_operator.resources.pool import PickerEndpoint, endpoint_slice, reference_problem, service
+from poolpilot_operator.resources.pool import PickerEndpoint, endpoint_slice, owning_pool, reference_problem, service
 from poolpilot_operator.world import PICKER, POOL, PoolState, World
 from poolpilot_operator.writer import ForeignError, key_of
 
@@ -138,7 +138,7 @@ class PoolReconciler:
 
     def _check_taken(self, pool: InferencePool, kind: str, place: Key) -> None:
         live = self._world.writer.known(kind, place)
-        if live is None or not self._world.writer.ours(live):
+        if live is None or not self._world.writer.ours(live) or _owned_by(live, pool):
             return
         other = live.metadata.annotations.get(POOL_ANNOTATION)
         if other == pool.metadata.name:
@@ -203,9 +203,11 @@ class PoolReconciler:
     # ---- what is left of it
 
     def _made(self, key: Key) -> list[tuple[str, Owned]]:
-        return [
+        found = (
             (kind, one) for kind in ("EndpointSlice", "Service") for one in self._world.made[kind].filed((POOL, *key))
-        ]
+        )
+        # An annotation that somebody wrote does not make it another pool's.
+        return [(kind, one) for kind, one in found if owning_pool(one) in {None, key[1]}]
 
     async def _clear(self, key: Key, keep: set[tuple[str, Key]]) -> None:
         for kind, one in self._made(key):

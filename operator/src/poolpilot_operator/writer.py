@@ -2,7 +2,10 @@
 
 What the operator makes carries its label. An object of the wanted name without it belongs to somebody else and is not
 touched: ForeignError. Between the look and the write somebody may come first only where the kind is not Service: a
-Service is created by a request that fails if there is one.
+Service is created by a request that fails if there is one, and changed by one that fails if it is another.
+
+A server-side apply leaves what others put into a list. Where the answer is not as wanted, and for Services, whose ports
+would be refused as doubled, a merge patch sets whole lists.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ Manifest = dict[str, Any]
 APPLIED: Final = "poolpilot.dev/applied"
 """Annotation: digest of what was applied last, so that a field that is no longer wanted is a difference too."""
 _APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
 
 
 class ForeignError(Exception):
@@ -82,9 +86,13 @@ class Writer:
             raise ForeignError(kind, live)
         if live.metadata.deletion_timestamp is not None:
             raise BusyError(f"{kind} {'/'.join(key)} is being deleted")
-        if covers(msgspec.to_builtins(live), {name: sealed[name] for name in sealed if name not in _HEAD}):
+        if _is_as(live, sealed):
             return live
-        return await self._apply(kind, key, sealed)
+        if kind != "Service":
+            live = await self._apply(kind, key, sealed)
+            if _is_as(live, sealed):
+                return live
+        return await self._replace(live, kind, key, sealed)
 
     async def read(self, kind: str, key: Key) -> Owned | None:
         """As the server has it now. Raises KubeError."""
@@ -138,6 +146,17 @@ class Writer:
         self.writes[kind, "apply"] += 1
         return self._learned(kind, key, await self._patch(_path(KINDS[kind], key), sealed))
 
+    async def _replace(self, live: Owned, kind: str, key: Key, sealed: Manifest) -> Owned:
+        self.writes[kind, "patch"] += 1
+        body = {**sealed, "metadata": {**sealed["metadata"], "uid": live.metadata.uid}}
+        path, manager = _path(KINDS[kind], key), {"fieldManager": FIELD_MANAGER}
+        try:
+            return self._learned(kind, key, await self._api.send("PATCH", path, manager, body, _MERGE))
+        except RefusedError as error:
+            if error.status not in {404, 409}:
+                raise
+            raise BusyError(f"{kind} {'/'.join(key)} comes and goes") from None
+
     async def _create(self, kind: str, key: Key, sealed: Manifest) -> Owned:
         resource = KINDS[kind]
         self.writes[kind, "create"] += 1
@@ -173,6 +192,10 @@ def _sealed(wanted: Manifest, home: str) -> Manifest:
     labels = {**metadata.get("labels", {}), OPERATOR_LABEL: home}
     annotations = {**metadata.get("annotations", {}), APPLIED: digest(wanted)}
     return {**wanted, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
+
+
+def _is_as(live: Owned, sealed: Manifest) -> bool:
+    return covers(msgspec.to_builtins(live), {name: sealed[name] for name in sealed if name not in _HEAD})
 
 
 def _path(resource: Resource[Any], key: Key) -> str:

@@ -33,14 +33,27 @@ def test_a_record_that_no_picker_could_listen_on_is_replaced(port: int) -> None:
     assert ports.choose(PICKER, ("team", "llama")) in POOL_PORTS
 
 
-def test_of_two_pools_with_one_port_the_first_by_name_keeps_it() -> None:
+def test_who_is_on_a_port_keeps_it_whatever_another_service_says_later() -> None:
     ports = Ports()
-    ports.record(PICKER, ("team", "b"), 20_500)
+    ports.record(PICKER, ("team", "b"), 20_500, listed=True)
+    ports.record(PICKER, ("team", "a"), 20_501, listed=True)
     ports.record(PICKER, ("team", "a"), 20_500)
-    other = ports.choose(PICKER, ("team", "b"))
+    ports.record(PICKER, ("team", "b"), 20_500)
+    assert ports.choose(PICKER, ("team", "b")) == 20_500
+    other = ports.choose(PICKER, ("team", "a"))
     assert other != 20_500
-    assert ports.choose(PICKER, ("team", "a")) == 20_500
-    assert ports.choose(PICKER, ("team", "b")) == other
+    assert ports.choose(PICKER, ("team", "b")) == 20_500
+    assert ports.choose(PICKER, ("team", "a")) == other
+
+
+def test_of_two_pools_that_begin_with_one_port_the_one_that_would_have_chosen_it_keeps_it() -> None:
+    own = Ports().choose(PICKER, ("team", "b"))
+    for pools in (["a", "b"], ["b", "a"]):
+        ports = Ports()
+        for pool in pools:
+            ports.record(PICKER, ("team", pool), own, listed=True)
+        assert ports.choose(PICKER, ("team", "b")) == own
+        assert ports.choose(PICKER, ("team", "a")) != own
 
 
 def test_two_pickers_may_use_the_same_port() -> None:

@@ -22,7 +22,11 @@ def shortened(name: str, most: int = _MOST_NAME) -> str:
     """The name, or as much as fits with a digest of all of it."""
     if len(name) <= most:
         return name
-    return f"{name[: most - 9].rstrip('-.')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{name[: most - 9].rstrip('-.')}-{_digest(name)}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def labels(picker: Key, component: str) -> dict[str, str]:
@@ -56,8 +60,11 @@ def made_for(one: Object) -> Key | None:
 
 
 def base_name(picker: Key, namespace: str) -> str:
-    """Name of what is made for a Picker in a namespace."""
-    return shortened(f"poolpilot-{picker[1]}" if namespace == picker[0] else f"poolpilot-{picker[0]}-{picker[1]}")
+    """Name of what is made for a Picker in a namespace. Without dots, which a Service's may not have."""
+    name = f"poolpilot-{picker[1]}" if namespace == picker[0] else f"poolpilot-{picker[0]}-{picker[1]}"
+    if "." in name:
+        return f"{shortened(name.replace('.', '-'), _MOST_NAME - 9)}-{_digest(name)}"
+    return shortened(name)
 
 
 def cluster_name(picker: Key) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from poolpilot_kube.objects import EndpointPickerRef, InferencePool, Key
+    from poolpilot_operator.models import Owned
 
 
 class PickerEndpoint(msgspec.Struct, frozen=True, order=True):
@@ -67,6 +68,10 @@ def service(pool: InferencePool, picker: Key, port: int) -> dict[str, Any]:
         },
         "spec": {
             "type": "ClusterIP",
+            # None: whoever sets one of these would lead the Service elsewhere than to pickers.
+            "selector": None,
+            "externalName": None,
+            "externalIPs": None,
             "ports": [
                 {"name": "grpc", "protocol": "TCP", "port": number, "targetPort": port, "appProtocol": H2C},
             ],
@@ -114,6 +119,12 @@ def owner(pool: InferencePool) -> dict[str, Any]:
         "uid": pool.metadata.uid,
         "controller": True,
     }
+
+
+def owning_pool(one: Owned) -> str | None:
+    """The name of the InferencePool that an object goes with."""
+    refs = one.metadata.owner_references
+    return next((str(ref.get("name", "")) for ref in refs if ref.get("kind") == "InferencePool"), None)
 
 
 def _endpoint(one: PickerEndpoint) -> dict[str, Any]:

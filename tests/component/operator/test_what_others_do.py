@@ -1,0 +1,249 @@
+"""What users, tenants and other controllers do to objects of the operator, and odd names, on a real API server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from operator_stage import eventually, quiet, running_operator
+from poolpilot_kube.access import from_kubeconfig
+
+if TYPE_CHECKING:
+    from operator_stage import Cluster
+    from poolpilot_lab.control_plane.cluster import ControlPlane
+    from poolpilot_operator.app import Operator
+    from stand_in_pickers import PickerPods
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MERGE = "application/merge-patch+json"
+
+
+async def patched(cluster: Cluster, path: str, change: dict[str, Any]) -> None:
+    """As `kubectl patch` or an editor does: whoever writes owns the fields."""
+    await cluster.api.call("PATCH", path, change, content_type=MERGE)
+
+
+def path_of(namespace: str, name: str = "llama-picker") -> str:
+    return f"/api/v1/namespaces/{namespace}/services/{name}"
+
+
+async def test_a_pools_service_moves_to_another_port_of_its_reference(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        before = await eventually(lambda: cluster.service(away, "llama-picker"))
+        await cluster.made_pool(away, "llama", endpointPickerRef={"name": "llama-picker", "port": {"number": 9010}})
+
+        async def moved() -> bool:
+            now = await cluster.service(away, "llama-picker")
+            assert now is not None
+            assert now["metadata"]["uid"] == before["metadata"]["uid"]
+            return [one["port"] for one in now["spec"]["ports"]] == [9010]
+
+        await eventually(moved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # Without a selector nobody else fills the Service: with one, Kubernetes adds the engines themselves.
+        {"spec": {"selector": {"app": "llama"}}},
+        {"spec": {"ports": [{"name": "grpc", "port": 9002}, {"name": "more", "port": 1234}]}},
+        {"spec": {"type": "ExternalName", "externalName": "somewhere.example", "clusterIP": None, "clusterIPs": None}},
+        {"metadata": {"annotations": {"poolpilot.dev/pool": None}}},
+        {"metadata": {"annotations": {"poolpilot.dev/pool": "other"}}},
+        {"metadata": {"labels": {"poolpilot.dev/picker": "other"}}},
+    ],
+    ids=["selector", "ports", "type", "annotation removed", "annotation", "label"],
+)
+async def test_a_pools_service_is_set_back(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str, change: dict[str, Any]
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        before = await eventually(lambda: cluster.service(away, "llama-picker"))
+        await quiet(operator)
+        await patched(cluster, path_of(away), change)
+
+        async def back() -> bool:
+            now = await cluster.service(away, "llama-picker")
+            assert now is not None, "it was deleted"
+            same = {key: value for key, value in now["spec"].items() if key not in {"clusterIP", "clusterIPs"}}
+            was = {key: value for key, value in before["spec"].items() if key in same}
+            labels, annotations = now["metadata"]["labels"], now["metadata"].get("annotations")
+            is_as = (labels, annotations) == (before["metadata"]["labels"], before["metadata"]["annotations"])
+            return is_as and same == was and now["metadata"]["uid"] == before["metadata"]["uid"]
+
+        await eventually(back)
+        assert not await writes_go_on(operator, (away, "llama"))
+        problems = (await cluster.picker(home, "default"))["status"].get("unhealthyPools", [])
+        assert {one["reason"] for one in problems} <= {"NoPicker"}
+
+
+async def test_what_others_add_to_lists_is_taken_out(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """`kubectl set env` on the pickers' Deployment: an apply leaves it in."""
+    await cluster.made_picker(home)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+
+        async def deployment() -> Any:
+            return await cluster.get("apps/v1", "Deployment", home, "poolpilot-default")
+
+        made = await eventually(deployment)
+        await quiet(operator)
+        containers = made["spec"]["template"]["spec"]["containers"]
+        env = [*containers[0]["env"], {"name": "POOLPILOT_ODD", "value": "1"}]
+        change = {"spec": {"template": {"spec": {"containers": [{**containers[0], "env": env}]}}}}
+        await patched(cluster, f"/apis/apps/v1/namespaces/{home}/deployments/poolpilot-default", change)
+
+        async def back() -> bool:
+            return bool((await deployment())["spec"]["template"]["spec"] == made["spec"]["template"]["spec"])
+
+        await eventually(back)
+        assert not await writes_go_on(operator, (home, "default"), picker=True)
+
+
+async def test_nobody_takes_a_port_by_writing_it_into_his_service(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """The thief's pool goes before the other's by name, and his Service is the older one."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(home, "a-thief")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        await eventually(lambda: cluster.service(home, "a-thief-picker"))
+        await cluster.made_pool(away, "victim")
+        port = port_of(await eventually(lambda: cluster.service(away, "victim-picker")))
+        await quiet(operator)
+        ports = [{"name": "grpc", "port": 9002, "targetPort": port, "appProtocol": "kubernetes.io/h2c"}]
+        await patched(cluster, path_of(home, "a-thief-picker"), {"spec": {"ports": ports}})
+
+        async def elsewhere() -> bool:
+            return port_of(await cluster.service(home, "a-thief-picker")) != port
+
+        await eventually(elsewhere)
+        assert port_of(await cluster.service(away, "victim-picker")) == port
+
+
+async def test_two_pickers_whose_objects_would_have_one_name_do_not_fight(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    name = f"{home}-default"
+    await cluster.made_picker(home, pools={"namespaces": [away]})
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        role = f"poolpilot-{name}"
+        await eventually(lambda: cluster.get("rbac.authorization.k8s.io/v1", "RoleBinding", away, role))
+        await quiet(operator)
+        await cluster.made_picker(away, name)
+
+        async def told() -> bool:
+            found = await cluster.condition(away, name, "Programmed")
+            return bool(found) and found["reason"] == "NotOurs" and f"that of Picker {home}/default" in found["message"]
+
+        await eventually(told)
+        binding = await cluster.get("rbac.authorization.k8s.io/v1", "RoleBinding", away, role)
+        assert binding is not None
+        assert [one["namespace"] for one in binding["subjects"]] == [home]
+        assert not await writes_go_on(operator, (home, "default"), picker=True)
+        assert (await cluster.condition(home, "default", "Programmed"))["status"] == "True"
+
+
+async def test_a_picker_does_not_take_the_service_of_a_pool(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    await cluster.made_pool(home, "llama", endpointPickerRef={"name": "poolpilot-x-metrics", "port": {"number": 9002}})
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        before = await eventually(lambda: cluster.service(home, "poolpilot-x-metrics"))
+        await cluster.made_picker(home, "x")
+
+        async def told() -> bool:
+            found = await cluster.condition(home, "x", "Programmed")
+            return bool(found) and f"that of InferencePool {home}/llama" in found["message"]
+
+        await eventually(told)
+        now = await cluster.service(home, "poolpilot-x-metrics")
+        assert now is not None
+        assert now["spec"] == before["spec"]
+
+
+async def test_names_with_dots_and_of_every_length(
+    plane: ControlPlane,
+    cluster: Cluster,
+    pods: PickerPods,
+    home: str,
+    away: str,
+) -> None:
+    names = ["my.picker", "x" * 63, "9", "my-picker"]
+    for name in names:
+        await cluster.made_picker(home, name)
+    # An Event's name is made of the first 200 characters of its object's.
+    await cluster.made_picker(home)
+    selector = {"matchLabels": {"app": "llama"}}
+    dotted = f"{'b' * 199}.{'c' * 53}"
+    await cluster.made_pool(away, dotted, endpointPickerRef=None, selector=selector)
+    await cluster.made_pool(
+        away, "a" * 253, endpointPickerRef={"name": "s" * 63, "port": {"number": 9002}}, selector=selector
+    )
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        for name in names:
+
+            async def programmed(name: str = name) -> bool:
+                return bool((await cluster.condition(home, name, "Programmed")).get("status") == "True")
+
+            await eventually(programmed, name)
+        service = await eventually(lambda: cluster.service(away, "s" * 63))
+        assert service["metadata"]["annotations"]["poolpilot.dev/pool"] == "a" * 253
+        assert "EndpointPickerRefMissing" in await eventually(lambda: cluster.events(away, dotted))
+
+
+@pytest.mark.parametrize(
+    ("inline", "words"),
+    [
+        ("a: 2026-99-99", "month must be in 1..12"),
+        ("[" * 5000, "nested too deeply"),
+        ("? [1]\n: 2", "unhashable key"),
+        ("null", "not a YAML mapping"),
+    ],
+    ids=["date", "brackets", "key", "null"],
+)
+async def test_a_configuration_that_is_no_yaml_is_told(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str, inline: str, words: str
+) -> None:
+    await cluster.made_picker(home, config={"inline": inline})
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        found = await eventually(lambda: cluster.condition(home, "default", "Accepted"))
+        assert (found["status"], found["reason"]) == ("False", "ConfigInvalid")
+        assert words in found["message"]
+        assert operator.picker_queue.retries == 0
+
+
+def port_of(service: dict[str, Any] | None) -> int:
+    assert service is not None
+    return int(service["spec"]["ports"][0]["targetPort"])
+
+
+async def writes_go_on(operator: Operator, key: tuple[str, str], *, picker: bool = False) -> bool:
+    """Whether looks at an object that is as it should be write anything."""
+    queue = operator.picker_queue if picker else operator.pool_queue
+    name = "picker" if picker else "pool"
+
+    async def idle() -> bool:
+        return operator.idle
+
+    await eventually(idle)
+    before = dict(operator.world.writer.writes)
+    for _ in range(3):
+        looked = operator.reconciled[name]
+        queue.add(key)
+
+        async def again(looked: int = looked) -> bool:
+            return operator.reconciled[name] > looked and operator.idle
+
+        await eventually(again)
+    return {kind: count for kind, count in operator.world.writer.writes.items() if count != before.get(kind, 0)} != {}
