@@ -161,6 +161,11 @@ class Exchange:
         """Where the request was placed; None until it is."""
         return self._account.placement
 
+    @property
+    def waits(self) -> bool:
+        """Its request is in the queue."""
+        return self._account.ticket is not None
+
     def set_modes(self, request: int, response: int) -> None:
         """The body modes of `protocol_config`, which the stream's first message carries."""
         if self._head is None and not self._response_seen:

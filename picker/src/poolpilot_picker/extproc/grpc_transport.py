@@ -225,6 +225,8 @@ class GrpcTransport:
         The library closes a connection with its last stream. What the peer has just sent then meets a closed socket,
         TCP resets, and the peer loses statuses that it has not read yet: answers would be cut off.
         """
+        # Those first that wait for room: what the others leave behind must not be taken for room.
+        await self._end([one for one in self._streams if one.exchange.waits], 0.0)
         held: dict[str, _Stream] = {}
         youngest_first = reversed(list(self._streams))
         others = [one for one in youngest_first if held.setdefault(one.context.peer(), one) is not one]

@@ -262,7 +262,8 @@ class WireTransport:
             one.connection.go_away(self.now())
         self._flush_all()
         await self._until(self._refusing_and_empty, grace_s)
-        for call in list(self._service.calls):
+        # Those first that wait for room: what the others leave behind must not be taken for room.
+        for call in sorted(self._service.calls, key=lambda call: not call.exchange.waits):
             call.give_up()
         self._health.end_watches()
         self._flush_all()
