@@ -1,9 +1,19 @@
 """Readings → figures: idle cost taken off, slope of memory, segments joined."""
 
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
+from poolpilot_lab.bench.cost import measure
 from poolpilot_lab.bench.cost.measure import Reading, between, joined, per_request_us, shares, slope
 from poolpilot_lab.bench.cost.tools import LoadResult, Quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_the_idle_cost_is_taken_off() -> None:
@@ -45,3 +55,29 @@ def test_shares_of_workers() -> None:
     assert shares({}, {"0": 1.0, "1": 1.0}) == (0.5, 0.5)
     assert shares({"0": 3.0}, {"0": 3.0}) == ()
     assert shares({}, {}) == ()
+
+
+async def test_workers_are_asked_for_their_streams_outside_of_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is work, and a picker that is one process has none of it."""
+    did: list[str] = []
+
+    def step(name: str, result: Any) -> Callable[..., Any]:
+        async def done(*_: Any) -> Any:
+            did.append(name)
+            return result
+
+        return done
+
+    monkeypatch.setattr(measure, "read", step("read", Reading(1.0, 1.0, 1.0, 1)))
+    monkeypatch.setattr(measure, "between", lambda *_: None)
+    monkeypatch.setattr(measure, "row", lambda *_: None)
+    monkeypatch.setattr(measure, "_streams", step("streams", {"0": 1.0}))
+    monkeypatch.setattr(measure, "_play", step("load", (None, [])))
+    monkeypatch.setattr(measure, "SETTLE_S", 0.0)
+    entry: Any = SimpleNamespace(
+        awake=contextlib.nullcontext, servers=SimpleNamespace(shape=step("shape", None)), picker=None
+    )
+    trial: Any = SimpleNamespace(warm=None, idle_s=0.0, load=object(), probes=0)
+    generator: Any = None
+    await measure.run_once(trial, entry, generator, 1)
+    assert did == ["shape", "streams", "read", "read", "load", "read", "streams"]

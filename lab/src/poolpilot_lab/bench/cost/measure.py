@@ -91,13 +91,14 @@ async def run_once(trial: Trial, entry: Entry, generator: Generator, run: int) -
         await asyncio.sleep(SETTLE_S)
         if trial.warm is not None:
             await generator.run(_aimed(trial.warm, entry, run))
+        # Asking several workers costs them as much as some hundred requests: not in what is measured.
+        first = await _streams(entry) if trial.load is not None else {}
         before = await read(entry)
         await asyncio.sleep(trial.idle_s)
         idle_end = await read(entry)
         idle = between(before, idle_end)
         if trial.load is None:
             return Measured(row(trial, entry, run, idle, None, None), None)
-        first = await _streams(entry)
         result, memory = await _play(trial, trial.load, entry, generator, run)
         used = between(idle_end, await read(entry))
         figures = row(trial, entry, run, idle, used, result, slope(memory))
