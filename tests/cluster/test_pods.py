@@ -12,6 +12,8 @@ from cluster_load import get
 from cluster_stage import CommandError, until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cluster_stage import Space
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -21,6 +23,7 @@ import http.server, os, pathlib, signal, sys, threading
 STOP = float(os.environ.get("STOP_AFTER", "0"))
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/stop": os._exit(0)
         path = pathlib.Path(self.path)
         code = 200 if path.exists() else 404
         body = path.read_bytes() if path.is_file() else os.environ.get(self.path[1:], "").encode()
@@ -231,18 +234,26 @@ async def test_a_pod_ends_in_order(space: Space) -> None:
     """preStop first, then TERM; it answers until it ends; then the object goes."""
     mark = ["sh", "-c", "sleep 0.5; echo hooked > /scratch/hook"]
     container = {
-        "env": [{"name": "STOP_AFTER", "value": "1"}],
+        "env": [{"name": "STOP_AFTER", "value": "1000"}],
         "lifecycle": {"preStop": {"exec": {"command": mark}}},
         "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
     }
-    await space.apply(pod("a", container=container, volumes=[{"name": "scratch", "emptyDir": {}}]))
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    await space.apply(pod("a", container=container, volumes=volumes, terminationGracePeriodSeconds=100))
     host = await running(space, "a")
     deleting = asyncio.create_task(space.kubectl("delete", "pod", "a"))
     await until(lambda: shows(host, "/scratch/hook", "hooked\n"), "the hook did not run, or nobody answers after it")
     assert (await space.get("pod", "a"))["metadata"]["deletionTimestamp"]
+    [log] = space.stage.cluster.pod_logs.glob(f"{space.name}_a_*/main/0.log")
+    await until(lambda: holds(log, "TERM"), "TERM does not come after the hook")
+    await get(host, "/stop")
     await deleting
     logs = [path.read_text() for path in space.stage.cluster.pod_logs.glob(f"{space.name}_a_*/main/0.log")]
     assert logs == ["listening\nTERM\n"]
+
+
+async def holds(path: Path, text: str) -> bool:
+    return text in path.read_text()
 
 
 async def test_a_pod_that_does_not_end_is_killed_after_its_grace(space: Space) -> None:
