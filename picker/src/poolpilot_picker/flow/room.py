@@ -23,6 +23,10 @@ SHORT_TOKENS: Final = 2_048
 """Uncached tokens of work that gives a reserve back at once."""
 
 
+CHECK_MS: Final = 200.0
+"""What engines tell of their size is looked at so often by the quick check."""
+
+
 class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When an endpoint is full. None: only what is learned bounds it."""
 
@@ -51,12 +55,16 @@ class Room:
 
     def __init__(self, settings: RoomSettings) -> None:
         self.settings = settings
+        self._least = 1.0 - settings.short_reserve
+        self._checked_ms = -math.inf
+        self._generation = -1
+        self._least_sequences = self._least_kv = 0.0
 
     def narrow(self, view: DecisionView) -> None:
         """Leaves the candidates that have room. Raises NoRoom where none has."""
-        idle = view.table.requests == 0.0
-        if idle.all():
+        if self._ample(view):
             return
+        idle = view.table.requests == 0.0
         bounds = self._bounds(view)
         room: Mask = idle
         fits: Mask | None = None
@@ -67,6 +75,32 @@ class Room:
         if not (room & view.mask).any():
             raise NoRoom(self._why(view.mask, bounds))
         view.keep(room, "has no room")
+
+    def _ample(self, view: DecisionView) -> bool:
+        """Every endpoint is far from every bound: the rule in a pool with little to do, at a few sums."""
+        settings, table, request = self.settings, view.table, view.request
+        requests = table.requests
+        if not requests[requests.argmax()]:
+            return True
+        if settings.max_requests is not None or settings.max_tokens is not None:
+            return False
+        free_at = table.free_at_ms
+        if free_at[free_at.argmax()] - view.now > self._least * settings.start_within_ms:
+            return False
+        if view.now >= self._checked_ms or table.generation != self._generation:
+            self._checked_ms, self._generation = view.now + CHECK_MS, table.generation
+            self._least_sequences = float(table.max_sequences.min())
+            self._least_kv = settings.kv_share * self._least * float(table.kv_tokens.min())
+        sequences = table.inflight + table.foreign
+        most = sequences.item(sequences.argmax())
+        # Of what others have there, more may be than the newest sample tells.
+        if 2.0 * most + request.sequences > self._least * self._least_sequences:
+            return False
+        used = table.expected_tokens * 2.0
+        used += table.new_kv_tokens
+        used += table.other_kv_tokens
+        more = request.prompt_tokens + request.sequences * view.expected_output + view.expected_rest * most
+        return bool(used.item(used.argmax()) + more <= self._least_kv)
 
     def _bounds(self, view: DecisionView) -> list[tuple[str, Mask]]:
         """(what is bounded, where it is within its bound)."""
@@ -82,11 +116,10 @@ class Room:
         uncached = request.prompt_tokens - view.cached_tokens
         if settings.max_tokens is not None:
             bounds.append(("tokens", table.uncached_tokens + uncached <= settings.max_tokens * share))
-        if not self._surely_holds(view):
-            used = table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(view.now))
-            rest = 0.5 * view.expected_rest * view.load.sequences
-            peak = used + uncached + (request.sequences * view.expected_output + rest)
-            bounds.append(("KV cache", peak <= settings.kv_share * share * table.kv_tokens))
+        used = table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(view.now))
+        rest = 0.5 * view.expected_rest * view.load.sequences
+        peak = used + uncached + (request.sequences * view.expected_output + rest)
+        bounds.append(("KV cache", peak <= settings.kv_share * share * table.kv_tokens))
         return bounds
 
     def _share(self, view: DecisionView) -> Floats | float:
@@ -96,15 +129,6 @@ class Room:
             return 1.0
         short = prompt - view.cached_tokens <= settings.short_tokens
         return np.where(short, 1.0, 1.0 - settings.short_reserve)
-
-    def _surely_holds(self, view: DecisionView) -> bool:
-        """Every KV cache holds far more than all that could be in it: the rule, at one sum instead of ten."""
-        table, request = view.table, view.request
-        used = (table.new_kv_tokens + table.other_kv_tokens + 2.0 * table.expected_tokens).max()
-        more = request.prompt_tokens + request.sequences * view.expected_output
-        more += 0.5 * view.expected_rest * view.load.sequences.max()
-        least = self.settings.kv_share * (1.0 - self.settings.short_reserve) * table.kv_tokens.min()
-        return bool(used + more <= least)
 
     @staticmethod
     def _why(mask: Mask, bounds: list[tuple[str, Mask]]) -> str:
