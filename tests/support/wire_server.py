@@ -14,6 +14,7 @@ from h2.connection import H2Connection
 from prometheus_client import CollectorRegistry
 
 from exchange_desk import ADDRESSES, Chosen, spec_of
+from poolpilot_picker.extproc.certificates import Certificates, TlsFiles
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
 from poolpilot_picker.extproc.listener import ListenerSettings
 from poolpilot_picker.extproc.wire.transport import WireTransport
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from h2.events import Event
 
-    from poolpilot_picker.extproc.listener import TlsFiles
     from poolpilot_picker.extproc.wire.limits import Limits
 
 WAIT_S = 15.0
@@ -38,15 +38,16 @@ class WireServer:
     def __init__(
         self,
         limits: Limits | None = None,
-        tls: TlsFiles | None = None,
+        tls: TlsFiles | Certificates | None = None,
         now: Callable[[], float] = lambda: time.monotonic() * 1000.0,
         **settings: Any,
     ) -> None:
+        certificates = Certificates(tls) if isinstance(tls, TlsFiles) else tls
         self.pool = Pool("pool", Chosen(), random.Random(1))
         self.pool.apply_endpoints([spec_of(address) for address in ADDRESSES])
         self.metrics = PickerMetrics(CollectorRegistry())
         self.transport = WireTransport(
-            ListenerSettings(address="127.0.0.1:0", tls=tls, **settings),
+            ListenerSettings(address="127.0.0.1:0", tls=certificates, **settings),
             lambda: Exchange(self.pool, self.metrics, ExchangeSettings()),
             now,
             limits=limits,

@@ -26,7 +26,7 @@ from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
-from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles, TransportName
+from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
 from poolpilot_picker.facts import process_facts
 from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool
@@ -41,6 +41,7 @@ from poolpilot_picker.sharing.joining import keep_up, peers_of, share
 from poolpilot_picker.sharing.memory import MOST_ENDPOINTS
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
+from poolpilot_picker.tls_files import TlsSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """After SIGTERM: how long to go on as before, but not ready, until data planes have noticed."""
     drain_s: float = 30.0
     engine_token: BearerToken | None = None
-    tls: TlsFiles | None = None
+    tls: TlsSource | None = None
     transport: TransportName = TransportName.WIRE
     seed: int | None = None
     seat: Seat | None = None
@@ -148,7 +149,7 @@ class Picker:
             ListenerSettings(
                 address=options.listen,
                 max_receive_bytes=settings.limits.max_body_bytes + 2 * 2**20,
-                tls=options.tls,
+                tls=options.tls.certificates if options.tls is not None else None,
                 shares_port=options.seat is not None and options.seat.shares_port,
             ),
             self.new_exchange,
@@ -264,6 +265,8 @@ class Picker:
             detail["discovery"] = f"{first}: {'; '.join(status.problems)}".removesuffix(": ")
         if self._configuration.detail:
             detail["configuration"] = self._configuration.detail
+        if self.options.tls is not None and self.options.tls.problem:
+            detail["certificates"] = self.options.tls.problem
         if self._background.dead:
             detail["faults"] = f"ended by a fault, see the log: {', '.join(self._background.dead)}"
         if self._eds_problem:
@@ -283,6 +286,7 @@ class Picker:
             # A copy: the page is written in a thread.
             streams_ended=dict(self.transport.ended),
             discovery_failures=self._discovery.status.failures if self._discovery else 0,
+            tls=self.options.tls,
         )
 
     # ---- life
@@ -314,6 +318,8 @@ class Picker:
             self._background.spawn("discovery", self._discovery.run())
         if (watching := self._configuration.watching()) is not None:
             self._background.spawn("configuration file", watching)
+        if self.options.tls is not None:
+            self._background.spawn("certificates", self.options.tls.run())
         if self._discovery is not None and self._discovery.turned is not None:
             self._background.spawn("health", self._keep_health(self._discovery.turned))
         else:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.configuring import Configuration
     from poolpilot_picker.sources.stats import TelemetryStats
+    from poolpilot_picker.tls_files import TlsSource
 
 
 def process_facts(
@@ -21,6 +22,7 @@ def process_facts(
     streams_open: int,
     streams_ended: Mapping[str, int],
     discovery_failures: int,
+    tls: TlsSource | None = None,
 ) -> ProcessFacts:
     """Copies: the page is written in a thread."""
     return ProcessFacts(
@@ -37,4 +39,5 @@ def process_facts(
         telemetry_overdue_ms=stats.overdue_ms,
         engine_restarts=stats.restarts,
         discovery_failures=discovery_failures,
+        tls_loads=None if tls is None else (tls.reloads, tls.refused),
     )

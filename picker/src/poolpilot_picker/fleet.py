@@ -228,7 +228,7 @@ class FleetPicker:
         settings = ListenerSettings(
             address=f"{options.listen.rpartition(':')[0]}:{port}",
             max_receive_bytes=self._configuration.at_start.limits.max_body_bytes + 2 * MIB,
-            tls=options.tls,
+            tls=options.tls.certificates if options.tls is not None else None,
         )
         services = (*one.key[1:], one.pool.name, GIE_HEALTH_SERVICE)
         if options.transport is not TransportName.WIRE:
@@ -321,6 +321,8 @@ class FleetPicker:
             detail["discovery"] = f"{first}: {'; '.join(status.problems)}".removesuffix(": ")
         if self._configuration.detail:
             detail["configuration"] = self._configuration.detail
+        if self.options.tls is not None and self.options.tls.problem:
+            detail["certificates"] = self.options.tls.problem
         if self._background.dead:
             detail["faults"] = f"ended by a fault, see the log: {', '.join(self._background.dead)}"
         unserved = [one for one in self.board.page().pools if not one.serving]
@@ -344,6 +346,7 @@ class FleetPicker:
             streams_open=self.streams,
             streams_ended=ended,
             discovery_failures=self._discovery.status.failures,
+            tls=self.options.tls,
         )
 
     # ---- life
@@ -355,6 +358,8 @@ class FleetPicker:
         self._background.spawn("discovery", self._discovery.run())
         if (watching := self._configuration.watching()) is not None:
             self._background.spawn("configuration file", watching)
+        if self.options.tls is not None:
+            self._background.spawn("certificates", self.options.tls.run())
 
     async def stop(self, *, replaced: bool = False) -> None:
         """Readiness off, then no new streams, open ones finish within the drain time; then everything closes."""

@@ -22,7 +22,7 @@ from poolpilot_picker.config.policies import DEFAULT_POLICY, POLICIES
 from poolpilot_picker.config.seat import MOST_WORKERS, Seat
 from poolpilot_picker.errors import ConfigurationError, StartError
 from poolpilot_picker.extproc.listener import TransportName
-from poolpilot_picker.flag_files import tls_files, token_of
+from poolpilot_picker.flag_files import token_of
 from poolpilot_picker.fleet import FleetPicker
 from poolpilot_picker.instruments.logs import configure
 from poolpilot_picker.kubernetes_flags import (
@@ -33,6 +33,7 @@ from poolpilot_picker.kubernetes_flags import (
 )
 from poolpilot_picker.sources.endpoint_list import parse_endpoint_flag
 from poolpilot_picker.sources.engines import BUILTIN
+from poolpilot_picker.tls_files import TlsSource
 from poolpilot_picker.workers.process import LEAVE
 from poolpilot_picker.workers.supervisor import Supervisor, SupervisorOptions, WorkerStartError
 
@@ -177,7 +178,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
             endpoints = parse_endpoint_flag(arguments.endpoints, engine=arguments.engine)
         token = token_of(arguments.engine_api_key_file, arguments.engine_api_key_env)
         if arguments.tls_cert is not None and arguments.tls_key is not None:
-            tls = tls_files(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
+            tls = TlsSource(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
     except ConfigurationError as error:
         problems += error.problems
     if problems:

@@ -175,7 +175,7 @@ def test_what_is_taken(tmp_path: Path) -> None:
     ]
     assert (options.listen, options.admin) == ("[::1]:1", ("127.0.0.1", 2))
     assert (options.drain_s, options.notice_s, options.seed, options.pool) == (1.5, 5.0, 7, "llama")
-    assert options.tls is not None and options.tls.client_ca == (TLS / "ca.crt").read_bytes()
+    assert options.tls is not None and options.tls.certificates.files.client_ca == (TLS / "ca.crt").read_bytes()
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

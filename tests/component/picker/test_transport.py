@@ -19,9 +19,10 @@ from prometheus_client import CollectorRegistry
 from exchange_desk import ADDRESSES, Chosen, spec_of
 from extproc_client import BUFFERED, DUPLEX, NONE, SERVICE, STREAMED, WAIT_S, DataPlane, Stream, chat, destination
 from poolpilot_picker.errors import StartError
+from poolpilot_picker.extproc.certificates import Certificates, TlsFiles
 from poolpilot_picker.extproc.exchange import Exchange, ExchangeSettings
 from poolpilot_picker.extproc.grpc_transport import GrpcTransport
-from poolpilot_picker.extproc.listener import ListenerSettings, TlsFiles
+from poolpilot_picker.extproc.listener import ListenerSettings
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.transport import WireTransport
 from poolpilot_picker.flow.pool import Pool
@@ -302,16 +303,17 @@ async def test_ipv6_and_ipv4_on_the_wildcard() -> None:
     await picker.transport.drain(0)
 
 
-def tls_files(*, mutual: bool = False) -> TlsFiles:
-    return TlsFiles(
+def certificates(*, mutual: bool = False) -> Certificates:
+    files = TlsFiles(
         certificate=(TLS / "server.crt").read_bytes(),
         key=(TLS / "server.key").read_bytes(),
         client_ca=(TLS / "ca.crt").read_bytes() if mutual else None,
     )
+    return Certificates(files)
 
 
 async def test_tls() -> None:
-    picker = await Picker(ListenerSettings(address="127.0.0.1:0", tls=tls_files())).start()
+    picker = await Picker(ListenerSettings(address="127.0.0.1:0", tls=certificates())).start()
     trusting = grpc.ssl_channel_credentials((TLS / "ca.crt").read_bytes())
     async with picker.plane(trusting) as plane:
         stream = plane.open()
@@ -325,7 +327,7 @@ async def test_tls() -> None:
 
 
 async def test_tls_with_client_certificates() -> None:
-    picker = await Picker(ListenerSettings(address="127.0.0.1:0", tls=tls_files(mutual=True))).start()
+    picker = await Picker(ListenerSettings(address="127.0.0.1:0", tls=certificates(mutual=True))).start()
     ca = (TLS / "ca.crt").read_bytes()
     known = grpc.ssl_channel_credentials(ca, (TLS / "client.key").read_bytes(), (TLS / "client.crt").read_bytes())
     async with picker.plane(known) as plane:

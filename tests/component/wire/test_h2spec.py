@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from go_tools import built
-from poolpilot_picker.extproc.listener import TlsFiles
+from poolpilot_picker.extproc.certificates import TlsFiles
 from poolpilot_picker.extproc.wire.limits import Limits
 from wire_server import WireServer
 

@@ -21,7 +21,7 @@ from h2.events import (
 
 from extproc_client import chat
 from poolpilot_picker.errors import StartError
-from poolpilot_picker.extproc.listener import TlsFiles
+from poolpilot_picker.extproc.certificates import TlsFiles
 from poolpilot_picker.extproc.wire import frames
 from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.limits import Limits

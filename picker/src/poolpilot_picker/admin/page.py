@@ -94,6 +94,8 @@ class ProcessFacts(NamedTuple):
     telemetry_overdue_ms: float
     engine_restarts: int
     discovery_failures: int
+    tls_loads: tuple[int, int] | None
+    """(accepted, refused); None without TLS."""
 
 
 class Page(NamedTuple):
@@ -216,6 +218,9 @@ def _process(facts: ProcessFacts) -> Iterator[Metric]:
         "result",
         {"accepted": facts.config_reloads, "refused": facts.config_refusals},
     )
+    if facts.tls_loads is not None:
+        loads = dict(zip(("accepted", "refused"), facts.tls_loads, strict=True))
+        yield _counters("poolpilot_tls_loads", "Certificates of the data port that came while it ran", "result", loads)
     yield _counters("poolpilot_plugin_failures", "Calls of a plugin that failed", "plugin", facts.plugin_failures)
     yield _counters("poolpilot_telemetry_errors", "Failed reads of telemetry", "kind", facts.telemetry_errors)
     yield _counters(

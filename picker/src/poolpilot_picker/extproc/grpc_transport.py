@@ -21,6 +21,7 @@ from poolpilot_picker.instruments.seldom import Seldom
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from poolpilot_picker.extproc.certificates import Certificates
     from poolpilot_picker.extproc.exchange import Exchange
     from poolpilot_picker.extproc.listener import ListenerSettings
     from poolpilot_picker.extproc.replies import Reply
@@ -95,6 +96,26 @@ def _look_away(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
+def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Each handshake asks for what has changed. It does so in a thread of the library."""
+    in_use = certificates.files
+
+    def configured() -> grpc.ServerCertificateConfiguration:
+        pairs = [(in_use.key, in_use.certificate)]
+        return grpc.ssl_server_certificate_configuration(pairs, in_use.client_ca)
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal in_use
+        if certificates.files is in_use:
+            return None
+        in_use = certificates.files
+        return configured()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configured(), changed, require_client_authentication=in_use.client_ca is not None
+    )
+
+
 class GrpcTransport:
     """A server for one pool. `new_exchange` makes the state machine of a stream, `now` is the clock (ms)."""
 
@@ -165,10 +186,7 @@ class GrpcTransport:
             if tls is None:
                 port = server.add_insecure_port(address)
             else:
-                credentials = grpc.ssl_server_credentials(
-                    [(tls.key, tls.certificate)], tls.client_ca, require_client_auth=tls.client_ca is not None
-                )
-                port = server.add_secure_port(address, credentials)
+                port = server.add_secure_port(address, _credentials(tls))
         except RuntimeError as error:
             # gRPC does not tell why, and its own advice (set a variable) helps nobody here.
             raise StartError(

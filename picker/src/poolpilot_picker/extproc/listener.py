@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from poolpilot_picker.extproc.certificates import Certificates
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 """The gRPC service, also by this name in the health service."""
-
-
-class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM contents for a TLS listener; `client_ca` asks for client certificates."""
-
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None = None
 
 
 class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +23,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 66 * 2**20
     """Above Envoy's buffer limit (32 MiB in our configurations, 64 MiB at most) plus 2 MiB."""
     max_streams: int = 100_000
-    tls: TlsFiles | None = None
+    tls: Certificates | None = None
     shares_port: bool = False
     """Another process may listen there too: the one that this one replaces, or that replaces it."""
 

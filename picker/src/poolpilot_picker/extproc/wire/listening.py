@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import socket
 import ssl
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.errors import StartError
+from poolpilot_picker.extproc.certificates import load_client_ca, load_pair
 
 if TYPE_CHECKING:
-    from poolpilot_picker.extproc.listener import TlsFiles
+    from collections.abc import Callable
+
+    from poolpilot_picker.extproc.certificates import Certificates, TlsFiles
+
+log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1_024
 ALPN: Final = "h2"
@@ -76,19 +81,83 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     context.set_alpn_protocols([ALPN])
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            # The library reads them from files only; the folder is for us alone.
-            certificate, key = Path(folder) / "certificate.pem", Path(folder) / "key.pem"
-            certificate.write_bytes(files.certificate)
-            key.write_bytes(files.key)
-            context.load_cert_chain(certificate, key, password=_no_password)
+        load_pair(context, files)
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
+            load_client_ca(context, files.client_ca)
     except (ValueError, OSError) as error:
         raise StartError(f"certificate, key or client CA cannot be used: {error}") from error
     return context
 
 
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")
+class Listener:
+    """Accepts on some sockets, until it is closed.
+
+    Certificates that change are for a context of their own, not for the one there is: with that, clients could take up
+    sessions again for which the old client CA had vouched.
+    """
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        protocol: Callable[[], asyncio.Protocol],
+        certificates: Certificates | None,
+        handshake_s: float,
+    ) -> None:
+        self._sockets = sockets
+        self._protocol = protocol
+        self._certificates = certificates
+        self._handshake_s = handshake_s
+        self._servers: list[asyncio.Server] = []
+        self._renewing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Begins to accept. Raises StartError."""
+        try:
+            self._servers = await self._serve(self._sockets)
+        except StartError:
+            for one in self._sockets:
+                one.close()
+            raise
+        if self._certificates is not None:
+            self._certificates.follow(self._changed)
+
+    async def _serve(self, sockets: list[socket.socket]) -> list[asyncio.Server]:
+        loop, tls, patience_s = asyncio.get_running_loop(), None, None
+        if self._certificates is not None:
+            tls, patience_s = tls_context(self._certificates.files), self._handshake_s
+        return [
+            await loop.create_server(self._protocol, sock=one, ssl=tls, ssl_handshake_timeout=patience_s)
+            for one in sockets
+        ]
+
+    def _changed(self) -> None:
+        self._renewing = asyncio.get_running_loop().create_task(self._renew(self._renewing))
+
+    async def _renew(self, before: asyncio.Task[None] | None) -> None:
+        """Accepts with what is in force now. The port stays open: the same sockets, by other descriptors."""
+        if before is not None:
+            await before
+        if self._closed:
+            return
+        sockets: list[socket.socket] = []
+        try:
+            sockets += (one.dup() for one in self._sockets)
+            servers = await self._serve(sockets)
+        except Exception:
+            for one in sockets:
+                one.close()
+            log.exception("new certificates could not be taken into use; the port keeps those it has")
+            return
+        old, self._servers, self._sockets = self._servers, servers, sockets
+        for server in servers if self._closed else old:
+            server.close()
+
+    def close(self) -> None:
+        """Accepts no more; connections stay."""
+        self._closed = True
+        if self._certificates is not None:
+            self._certificates.leave(self._changed)
+        for server in self._servers:
+            server.close()

@@ -15,7 +15,7 @@ from poolpilot_picker.extproc.wire.connection import Connection, unheard
 from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.health import HealthBoard
 from poolpilot_picker.extproc.wire.limits import Held, Limits
-from poolpilot_picker.extproc.wire.listening import ALPN, listen, tls_context
+from poolpilot_picker.extproc.wire.listening import ALPN, Listener, listen
 from poolpilot_picker.instruments.seldom import Seldom
 from poolpilot_picker.patience import timeout
 
@@ -199,7 +199,7 @@ class WireTransport:
         self._service = Service(new_exchange, now, self.limits, self._held)
         self._health = HealthBoard(("", SERVICE, *health_services))
         self._health.offer(self._service)
-        self._servers: list[asyncio.Server] = []
+        self._listener: Listener | None = None
         self._sockets: set[Socket] = set()
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked = now()
@@ -221,15 +221,11 @@ class WireTransport:
 
     async def start(self) -> int:
         """Listens; returns the port chosen. Raises StartError where that is not possible."""
-        tls = tls_context(self._settings.tls) if self._settings.tls is not None else None
         sockets = listen(self._settings.address, shared=self._settings.shares_port)
-        loop = asyncio.get_running_loop()
-        patience = self.limits.handshake_ms / 1000.0 if tls is not None else None
-        for one in sockets:
-            self._servers.append(
-                await loop.create_server(lambda: Socket(self), sock=one, ssl=tls, ssl_handshake_timeout=patience)
-            )
         self.port = sockets[0].getsockname()[1]
+        listener = Listener(sockets, lambda: Socket(self), self._settings.tls, self.limits.handshake_ms / 1000.0)
+        await listener.open()
+        self._listener = listener
         self._ticked = self.now()
         self._tick()
         return self.port
@@ -250,14 +246,13 @@ class WireTransport:
         Those are ended one by one, in the way that does the least harm to their exchange: see `Exchange.give_up`.
         `replaced`: another process serves the port, so health does not change.
         """
-        servers, self._servers = self._servers, []
-        if not servers:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
         self._draining = True
         if not replaced:
             self._health.shut()
-        for server in servers:
-            server.close()
+        listener.close()
         for one in list(self._sockets):
             one.connection.go_away(self.now())
         self._flush_all()
