@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 PICKER = ("poolpilot", "default")
 """(namespace, name)."""
-LABELS = {"poolpilot.dev/picker": PICKER[1], "poolpilot.dev/picker-namespace": PICKER[0]}
+LABELS = {
+    "app.kubernetes.io/managed-by": "poolpilot",
+    "poolpilot.dev/operator": "poolpilot",
+    "poolpilot.dev/picker": PICKER[1],
+    "poolpilot.dev/picker-namespace": PICKER[0],
+}
 
 
 def service(

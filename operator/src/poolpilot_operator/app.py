@@ -42,7 +42,7 @@ from poolpilot_operator.resources.naming import COMPONENT_LABEL, made_for
 from poolpilot_operator.resources.pool import owning_pool
 from poolpilot_operator.store import ALL, Store
 from poolpilot_operator.workqueue import WorkQueue
-from poolpilot_operator.world import POOL, World, index, pool_of, target_port
+from poolpilot_operator.world import PICKER, POOL, World, index, pool_of, target_port
 from poolpilot_operator.writer import BusyError, Writer
 
 if TYPE_CHECKING:
@@ -317,6 +317,8 @@ class Operator:
         old, new = change.old, change.new
         if old is not None and new is not None and old.spec == new.spec and _alive(old) == _alive(new):
             return
+        for pod in self.world.pods.filed((PICKER, *change.key)):
+            self._follow(pod)
         # Who may serve which pool is another question now.
         for pool in self.world.pools:
             self.pool_queue.add(pool.key)
@@ -326,11 +328,19 @@ class Operator:
         if old is not None and (new is None or _place(old) != _place(new)):
             health.leave(old)
         if new is not None:
-            health.follow(new)
+            self._follow(new)
             if old is not None and (old.ready != new.ready or _alive(old) != _alive(new)):
                 known = health.of(new)
                 for pool in known.pools if known is not None and known.pools else self._pools_of(new):
                     self.pool_queue.add(pool)
+
+    def _follow(self, pod: Pod) -> None:
+        """Users may write a Picker's labels on pods of theirs: only those are asked that can count."""
+        key = made_for(pod)
+        picker = self.world.pickers.get(key) if key is not None else None
+        beside = picker is not None and picker.spec.placement == "PerNamespace"
+        if key is not None and (beside or key[0] == pod.metadata.namespace):
+            self.world.health.follow(pod)
 
     def _heard_health(self, pod: Pod, pools: set[Key]) -> None:
         for pool in pools or self._pools_of(pod):
@@ -357,20 +367,26 @@ class Operator:
 
     def _record_port(self, change: Change[Owned]) -> None:
         ports, old, new = self.world.ports, change.old, change.new
-        if old is not None:
+        if old is not None and _of_its_pool(old):
             picker, pool = made_for(old), pool_of(old)
             moved = new is None or made_for(new) != picker or pool_of(new) != pool
             if moved and picker is not None and pool is not None:
                 ports.forget(picker, pool, target_port(old))
-        if new is not None:
+        if new is not None and _of_its_pool(new):
             picker, pool, port = made_for(new), pool_of(new), target_port(new)
-            if picker is not None and pool is not None and port is not None and owning_pool(new) in {None, pool[1]}:
+            if picker is not None and pool is not None and port is not None:
                 ports.record(picker, pool, port, listed=not self.synced.is_set())
 
     def _pools_changed(self, picker: Key) -> None:
         found = self.world.pickers.get(picker)
         if found is not None:
             self.picker_queue.add_after(picker, _STATUS_DELAY_S)
+
+
+def _of_its_pool(one: Owned) -> bool:
+    """Not one that somebody made to look like ours."""
+    pool = pool_of(one)
+    return pool is not None and owning_pool(one) == pool[1]
 
 
 def _pool_of_adapter(one: LoraAdapter) -> Key:

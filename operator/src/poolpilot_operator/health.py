@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from poolpilot_kube.backoff import Backoff
-from poolpilot_kube.names import ADMIN_PORT, POOLS_PATH
+from poolpilot_kube.names import ADMIN_PORT, PICKER_NAMESPACE_LABEL, POOLS_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -146,7 +146,7 @@ class PickerHealth:
             backoff.reset()
             version, health.problem = str(answer.version), ""
             before = health.pools
-            health.pools = {(one.namespace, one.name): _coarse(one) for one in answer.pools}
+            health.pools = {(one.namespace, one.name): _coarse(one) for one in answer.pools if _may_tell(pod, one)}
             differing = {key for key, one in health.pools.items() if before is None or before.get(key) != one}
             differing |= set(before or ()) - set(health.pools)
             if differing or before is None:
@@ -173,6 +173,12 @@ class PickerHealth:
 def _coarse(one: PoolHealth) -> PoolHealth:
     """So that a pool that is scaled, but not to or from zero, is not looked at anew."""
     return msgspec.structs.replace(one, endpoints=1) if one.endpoints else one
+
+
+def _may_tell(pod: Pod, pool: PoolHealth) -> bool:
+    """A pod beside the pools that it serves tells nothing of those of other namespaces."""
+    namespace = pod.metadata.namespace
+    return pool.namespace == namespace or pod.metadata.labels.get(PICKER_NAMESPACE_LABEL) == namespace
 
 
 def _key(pod: Pod) -> tuple[str, str]:

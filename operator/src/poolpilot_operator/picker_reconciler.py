@@ -151,6 +151,7 @@ class PickerReconciler:
                 world.listen_host,
                 config["metadata"]["name"],
                 secret,
+                world.home.namespace,
                 fingerprint,
             )
             wanted += [

@@ -104,6 +104,7 @@ class FleetPicker:
             self,
             picker=(fleet.namespace, fleet.name),
             namespaces=fleet.pool_namespaces,
+            operator=fleet.operator,
             engines=tuple(BUILTIN),
             default_engine=options.engine,
             now=now,

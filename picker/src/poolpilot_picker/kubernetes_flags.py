@@ -44,6 +44,8 @@ class KubernetesFleet(msgspec.Struct, frozen=True):
     name: str
     pool_namespaces: tuple[str, ...] = ()
     """None: all."""
+    operator: str = ""
+    """Namespace of the operator whose Services count; empty: any."""
 
 
 def add_kubernetes_flags(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +76,11 @@ def add_kubernetes_flags(parser: argparse.ArgumentParser) -> None:
         help="namespaces of its pools, each watched by itself (default: all, with one watch for the cluster)",
     )
     group.add_argument(
+        "--operator-namespace",
+        metavar="NAMESPACE",
+        help="heed only Services that carry this as label poolpilot.dev/operator; with --picker-name",
+    )
+    group.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="credentials outside a cluster (default: $KUBECONFIG)"
     )
 
@@ -81,11 +88,16 @@ def add_kubernetes_flags(parser: argparse.ArgumentParser) -> None:
 def kubernetes_fleet(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> KubernetesFleet | None:
     """None where one pool is served. Raises ConfigurationError with every problem."""
     name, namespace, listed = arguments.picker_name, arguments.picker_namespace, arguments.pool_namespaces
-    if name is None and namespace is None and listed is None:
+    operator = arguments.operator_namespace
+    if name is None and namespace is None and listed is None and operator is None:
         return None
     problems = [
         f"--{flag} needs --picker-name: it says where a Picker and its pools are"
-        for flag, value in (("picker-namespace", namespace), ("pool-namespaces", listed))
+        for flag, value in (
+            ("picker-namespace", namespace),
+            ("pool-namespaces", listed),
+            ("operator-namespace", operator),
+        )
         if name is None and value is not None
     ]
     if name is not None and namespace is None:
@@ -95,6 +107,7 @@ def kubernetes_fleet(arguments: argparse.Namespace, environ: Mapping[str, str] =
         for flag, value, pattern in (
             ("picker-name", name, OBJECT_NAME),
             ("picker-namespace", namespace, NAMESPACE_NAME),
+            ("operator-namespace", operator, NAMESPACE_NAME),
             *(("pool-namespaces", one, NAMESPACE_NAME) for one in (listed or "").split(",") if listed),
         )
         if value is not None and not pattern.fullmatch(value)
@@ -128,7 +141,7 @@ def kubernetes_fleet(arguments: argparse.Namespace, environ: Mapping[str, str] =
     if problems:
         raise ConfigurationError(*problems)
     namespaces = tuple(dict.fromkeys(listed.split(","))) if listed else ()
-    return KubernetesFleet(_access(arguments, environ), namespace, name, namespaces)
+    return KubernetesFleet(_access(arguments, environ), namespace, name, namespaces, operator or "")
 
 
 def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Access:

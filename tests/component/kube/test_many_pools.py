@@ -12,7 +12,7 @@ import pytest_asyncio
 from api_faults import fault_proxy, plain_kubeconfig
 from control_planes import definitions
 from extproc_client import BUFFERED, NONE, STREAMED, DataPlane, chat
-from picker_pools import PICKER, Pools, health, pool_ports, service
+from picker_pools import LABELS, PICKER, Pools, health, pool_ports, service
 from picker_program import PickerProgram, replace
 from poolpilot_picker.config.policies import policy_config
 
@@ -343,6 +343,18 @@ async def test_services_that_cannot_be_heeded_are_told(pools: Pools, ready: Cont
         await pools.serve("wrong", second)
         await pools.api.delete(service(pools.name, "unnamed", None, second))
         await is_standing(picker, pools, two=(first, ""), wrong=(second, ""))
+
+
+async def test_only_services_of_its_operator_are_heeded(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
+    """Users may write Services with a Picker's labels: the operator must see all that count."""
+    first, second, third = pool_ports(3)
+    await pools.serve("one", first)
+    unmanaged = {name: value for name, value in LABELS.items() if "managed-by" not in name}
+    await pools.api.apply(service(pools.name, "two", "two", second, unmanaged))
+    await pools.api.apply(service(pools.name, "three", "three", third, {**LABELS, "poolpilot.dev/operator": "x"}))
+    flags = ("--pool-namespaces", pools.name, "--operator-namespace", "poolpilot")
+    async with program(ready, tmp_path, *flags) as picker:
+        await is_standing(picker, pools, one=(first, ""))
 
 
 async def test_the_whole_cluster_with_one_watch_of_each(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ async def test_a_picker_gets_all_that_its_pods_need_and_says_how_it_stands(
             "--picker-name=default",
             f"--picker-namespace={home}",
             f"--pool-namespaces={home}",
+            f"--operator-namespace={home}",
             "--config-file=/etc/poolpilot/config/config.yaml",
             "--tls-cert=/etc/poolpilot/tls/tls.crt",
             "--tls-key=/etc/poolpilot/tls/tls.key",

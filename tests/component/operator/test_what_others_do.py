@@ -223,6 +223,59 @@ async def test_a_configuration_that_is_no_yaml_is_told(
         assert operator.picker_queue.retries == 0
 
 
+async def test_a_service_that_somebody_made_like_ours_is_deleted(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """It would take a port of the Picker, and make it serve a pool that did not ask."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    await cluster.made_pool(away, "silent", picker=None)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        real = await eventually(lambda: cluster.service(away, "llama-picker"))
+        for pool in ("llama", "silent", "nowhere"):
+            meta = {
+                "name": f"forged-{pool}",
+                "namespace": away,
+                "labels": real["metadata"]["labels"],
+                "annotations": {"poolpilot.dev/pool": pool},
+            }
+            spec = {"ports": [{"port": 9002, "targetPort": 20_000}]}
+            await cluster.api.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec})
+
+        async def gone() -> bool:
+            return not any([await cluster.service(away, f"forged-{pool}") for pool in ("llama", "silent", "nowhere")])
+
+        await eventually(gone)
+        now = await cluster.service(away, "llama-picker")
+        assert now is not None
+        assert now["spec"] == real["spec"]
+
+
+async def test_pods_that_cannot_count_are_not_asked(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """Anybody may write a Picker's labels on his pods, and answer whatever he likes."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    forged, beside = await pods.started("forged"), await pods.started("beside")
+    await cluster.ready_pod((home, "default"), "forged", "10.244.0.66", away)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        await eventually(lambda: cluster.service(away, "llama-picker"))
+        await cluster.ready_pod((home, "other"), "beside", "10.244.0.67", away)
+        await quiet(operator)
+        assert (forged.asked, beside.asked) == (0, 0)
+        # A Picker with pods beside its pools comes to be known after its pod.
+        await beside.serve(away, "llama", 20_000)
+        await beside.serve(home, "llama", 20_000)
+        await cluster.made_picker(home, "other", placement="PerNamespace")
+
+        async def heard() -> bool:
+            known = [one.pools for one in operator.world.health.pods.values() if one.pools]
+            return [list(one) for one in known] == [[(away, "llama")]]
+
+        await eventually(heard, "what it says of its own namespace counts, and nothing else")
+
+
 def port_of(service: dict[str, Any] | None) -> int:
     assert service is not None
     return int(service["spec"]["ports"][0]["targetPort"])

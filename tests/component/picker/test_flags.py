@@ -56,6 +56,7 @@ def problems(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--pool-name", "p", "--kubeconfig", "{tmp}/missing"], "Kubernetes: {tmp}/missing: "),
         ([*PICKER, "--kubeconfig", "{tmp}/missing"], "Kubernetes: {tmp}/missing: "),
         (["--picker-name", "p"], "--picker-name needs --picker-namespace: a Picker is known by both"),
+        (["--operator-namespace", "n"], "--operator-namespace needs --picker-name: it says where a Picker"),
         (["--picker-namespace", "n"], "--picker-namespace needs --picker-name: it says where a Picker"),
         ([*ONE, "--pool-namespaces", "a,b"], "--pool-namespaces needs --picker-name: it says where a Picker"),
         (

@@ -35,6 +35,8 @@ class Installation(msgspec.Struct, frozen=True):
     config_map: str = ""
     tls_secret: str = ""
     """Empty: no TLS."""
+    operator: str = ""
+    """Its namespace: only its Services count."""
     tls_digest: str = ""
     """Of the certificate that pods are to serve: another one restarts them, one after the other."""
 
@@ -145,6 +147,7 @@ def arguments(picker: Picker, wanted: Installation) -> list[str]:
         f"--picker-name={picker.metadata.name}",
         f"--picker-namespace={picker.metadata.namespace}",
         *([f"--pool-namespaces={','.join(wanted.served)}"] if wanted.served else []),
+        *([f"--operator-namespace={wanted.operator}"] if wanted.operator else []),
         f"--admin={host}:{ADMIN_PORT}",
         *([f"--listen={host}:0"] if host != "[::]" else []),
         f"--config-file={CONFIG_FILE}",

@@ -11,7 +11,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from poolpilot_kube.api import KubeApi
-from poolpilot_kube.names import PICKER_LABEL, PICKER_NAMESPACE_LABEL
+from poolpilot_kube.names import (
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    OPERATOR_LABEL,
+    PICKER_LABEL,
+    PICKER_NAMESPACE_LABEL,
+)
 from poolpilot_kube.objects import POOLS, SERVICES, InferencePool, Pod, Service
 from poolpilot_kube.watch import Watcher, WatchSettings
 from poolpilot_picker.sources.discovery import DiscoveryStatus
@@ -73,15 +79,20 @@ class FleetDiscovery:
         *,
         picker: Key,
         namespaces: Sequence[str] = (),
+        operator: str = "",
         engines: Collection[str],
         default_engine: str = "vllm",
         settings: WatchSettings | None = None,
         now: Callable[[], float],
     ) -> None:
-        """`picker`: (namespace, name); without `namespaces`, pools of all are served."""
+        """`picker`: (namespace, name); without `namespaces`, pools of all are served.
+
+        `operator`: namespace of the one whose Services count; empty is any.
+        """
         self._access = access
         self._sink = sink
         self._picker = picker
+        self._operator = operator
         self._namespaces = tuple(namespaces) or ("",)
         self._engines = engines
         self._default_engine = default_engine
@@ -189,12 +200,16 @@ class _Scope:
         self._index = SelectorIndex()
         settings = fleet._settings
         where, picker = fleet._picker
+        # What the operator sees too, and takes away where it did not make it: users may write Services.
+        labels = {MANAGED_BY_LABEL: MANAGED_BY, PICKER_LABEL: picker, PICKER_NAMESPACE_LABEL: where}
+        if fleet._operator:
+            labels[OPERATOR_LABEL] = fleet._operator
         self.services: Watcher[Service] = Watcher(
             api,
             SERVICES,
             fleet.services_changed,
             namespace=namespace,
-            labels=f"{PICKER_LABEL}={picker},{PICKER_NAMESPACE_LABEL}={where}",
+            labels=",".join(f"{name}={value}" for name, value in labels.items()),
             settings=settings,
         )
         self.pools: Watcher[InferencePool] = Watcher(
