@@ -25,6 +25,7 @@ class PickerPod:
         self.page = ""
         """What /metrics says."""
         self._pools: dict[tuple[str, str], dict[str, Any]] = {}
+        self._refusal = ""
         self._version = 1
         self._news = asyncio.Condition()
 
@@ -39,6 +40,13 @@ class PickerPod:
     async def drop(self, namespace: str, name: str) -> None:
         """The pool is not known any more."""
         await self._set((namespace, name), None)
+
+    async def refuse(self, why: str) -> None:
+        """The newest configuration is not in force; empty: it is."""
+        async with self._news:
+            self._refusal = why
+            self._version += 1
+            self._news.notify_all()
 
     async def _set(self, key: tuple[str, str], entry: dict[str, Any] | None) -> None:
         async with self._news:
@@ -60,7 +68,8 @@ class PickerPod:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(float(request.query.get("wait", "0"))), self._news:
                     await self._news.wait()
-        return web.json_response({"version": self._version, "pools": list(self._pools.values())})
+        page = {"version": self._version, "pools": list(self._pools.values()), "configuration": self._refusal}
+        return web.json_response(page)
 
 
 class PickerPods:

@@ -147,7 +147,7 @@ class Operator:
             made=stores,
             writer=Writer(api, stores, options.namespace),
             events=Events(api),
-            health=PickerHealth(self._heard_health, rng=self.rng, url_of=url_of),
+            health=PickerHealth(self._heard_health, refused=self._heard_refusal, rng=self.rng, url_of=url_of),
             ports=Ports(),
             states={},
             counsel={},
@@ -345,6 +345,11 @@ class Operator:
     def _heard_health(self, pod: Pod, pools: set[Key]) -> None:
         for pool in pools or self._pools_of(pod):
             self.pool_queue.add(pool)
+
+    def _heard_refusal(self, pod: Pod) -> None:
+        picker = made_for(pod)
+        if picker is not None:
+            self.picker_queue.add(picker)
 
     def _pools_of(self, pod: Pod) -> list[Key]:
         picker = made_for(pod)

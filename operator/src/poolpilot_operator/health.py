@@ -29,6 +29,7 @@ _TIMEOUT_S: Final = 35.0
 _PAUSE_S: Final = 0.1
 """After an answer: many pools that come together are told together."""
 _MOST_BYTES: Final = 32 * 2**20
+_MOST_REFUSAL: Final = 512
 
 
 class PoolHealth(msgspec.Struct, frozen=True):
@@ -46,6 +47,7 @@ class PoolHealth(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     version: int | str
     pools: tuple[PoolHealth, ...] = ()
+    configuration: str = ""
 
 
 class PodHealth:
@@ -54,6 +56,8 @@ class PodHealth:
     def __init__(self) -> None:
         self.pools: dict[Key, PoolHealth] | None = None
         self.problem = ""
+        self.refusal = ""
+        """Why its newest configuration is not in force."""
 
 
 def admin_url(pod: Pod) -> str:
@@ -69,12 +73,17 @@ class PickerHealth:
         self,
         changed: Callable[[Pod, set[Key]], None],
         *,
+        refused: Callable[[Pod], None] = lambda _: None,
         url_of: Callable[[Pod], str] = admin_url,
         rng: random.Random | None = None,
         wait_s: int = _WAIT_S,
     ) -> None:
-        """`changed` hears of the pools of which a pod says something else now, also when it cannot be asked."""
+        """`changed` hears of the pools of which a pod says something else now, also when it cannot be asked.
+
+        `refused` hears of a pod that has refused a configuration, or refuses none any more.
+        """
         self._changed = changed
+        self._refused = refused
         self._url_of = url_of
         self._rng = rng or random.Random()
         self._wait_s = wait_s
@@ -149,6 +158,9 @@ class PickerHealth:
             health.pools = {(one.namespace, one.name): _coarse(one) for one in answer.pools if _may_tell(pod, one)}
             differing = {key for key, one in health.pools.items() if before is None or before.get(key) != one}
             differing |= set(before or ()) - set(health.pools)
+            refusal, health.refusal = health.refusal, answer.configuration[:_MOST_REFUSAL]
+            if refusal != health.refusal:
+                self._refused(pod)
             if differing or before is None:
                 self._tell(pod, differing)
             await asyncio.sleep(_PAUSE_S)

@@ -77,10 +77,12 @@ class PickerReconciler:
         deployments = [
             one for one in self._world.made["Deployment"].filed((PICKER, *key)) if not places or one.key in places
         ]
-        await self._tell(picker, refused, problems)
-        later = await self._report(
-            picker, Outcome(refused, tuple(problems), tuple(deployments), self._world.counsel.get(key))
+        refusals = self._refusals(key)
+        await self._tell(picker, refused, problems + refusals)
+        outcome = Outcome(
+            refused, tuple(problems), tuple(deployments), self._world.counsel.get(key), refusals=tuple(refusals)
         )
+        later = await self._report(picker, outcome)
         waits = [later, _LOOK_AGAIN_S if problems or picker.spec.config.config_map_ref is not None else None]
         waits.append(_CERTIFICATE_S if picker.spec.tls.mode != "Disabled" else None)
         return min((one for one in waits if one is not None), default=None)
@@ -327,6 +329,14 @@ class PickerReconciler:
         return known
 
     # ---- what is said of it
+
+    def _refusals(self, key: Key) -> list[Problem]:
+        """Pods that run on with an older configuration. One is named: they read the same."""
+        for pod in self._world.pods.filed((PICKER, *key)):
+            health = self._world.health.of(pod)
+            if health is not None and health.refusal:
+                return [Problem("ConfigRefused", f"picker pod {'/'.join(pod.key)}: {health.refusal}")]
+        return []
 
     async def _tell(self, picker: Picker, refused: Problem | None, problems: list[Problem]) -> None:
         for one in ([refused] if refused is not None else []) + problems:

@@ -41,6 +41,8 @@ class Outcome(msgspec.Struct, frozen=True):
     deployments: tuple[Owned, ...] = ()
     counsel: Counsel | None = None
     """None where there is no Prometheus to ask."""
+    refusals: tuple[Problem, ...] = ()
+    """Of the configuration, by picker pods."""
 
 
 def status(picker: Picker, outcome: Outcome, states: Mapping[Key, PoolState], now: datetime) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def _conditions(picker: Picker, outcome: Outcome, replicas: int, ready: int) -> 
         programmed,
         _ready(picker, accepted, programmed, outcome.deployments, ready),
         _shared(replicas),
+        _taken(outcome.refusals),
         *([outcome.counsel.condition] if outcome.counsel is not None else []),
     ]
 
@@ -126,6 +129,12 @@ def _why(deployments: Iterable[Owned]) -> str:
             if condition.get("status") == "False" or condition.get("type") == "ReplicaFailure":
                 return str(condition.get("message", ""))
     return "kubectl describe says more"
+
+
+def _taken(refusals: Sequence[Problem]) -> Condition:
+    if not refusals:
+        return holds("ConfigurationTaken", True, "Taken", "no picker pod has refused the newest configuration")
+    return holds("ConfigurationTaken", False, refusals[0].reason, refusals[0].message)
 
 
 def _shared(replicas: int) -> Condition:

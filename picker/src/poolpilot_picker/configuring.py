@@ -40,6 +40,8 @@ class Configuration:
     ) -> None:
         """`lists`: the data plane takes an ordered list of endpoints. Raises ConfigurationError."""
         self.guard = PluginGuard(log=log.warning)
+        self.told: Callable[[], None] = lambda: None
+        """Called when a newer one was taken or refused."""
         plugins = default_registry()
         add_user_plugins(plugins)
         text, source = config_text(file, policy)
@@ -66,6 +68,8 @@ class Configuration:
         elif offered.changed:
             for problem in offered.problems:
                 log.error("configuration stays as it is: %s", problem)
+        if offered.changed:
+            self.told()
         return offered.accepted
 
     def watching(self) -> Coroutine[Any, Any, None] | None:
@@ -77,6 +81,11 @@ class Configuration:
         """Settings that differ from those of the start and are read only then."""
         then, now = at_start(self._started_with), at_start(self.current)
         return [name for name, value in now.items() if then[name] != value]
+
+    @property
+    def refusal(self) -> str:
+        """Why the newest one is not in force; empty if it is."""
+        return self._keeper.detail
 
     @property
     def detail(self) -> str:

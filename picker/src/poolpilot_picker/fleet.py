@@ -98,6 +98,7 @@ class FleetPicker:
         self._updating = Rested(self._update_reading, now)
         self._standing = Rested(self._stand, now)
         self._showing = Rested(self._put, now)
+        self._configuration.told = self._showing.soon
         fleet = options.fleet
         self._discovery = FleetDiscovery(
             fleet.access,
@@ -309,7 +310,7 @@ class FleetPicker:
             for key, one in self._pools.items()
         ]
         pools += [PoolStanding(one.namespace, one.pool, one.port, False, one.reason) for one in self._refused]
-        self.board.put(pools)
+        self.board.put(pools, self._configuration.refusal)
 
     def readiness(self) -> Readiness:
         """Ready as soon as everything has been listed and every pool has its listener, or cannot have one."""

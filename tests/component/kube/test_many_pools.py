@@ -509,14 +509,16 @@ async def test_a_configuration_reaches_every_pool(pools: Pools, ready: ControlPl
         replace(config, "kind: wrong")
 
         async def refused() -> bool:
-            return "is refused" in (await picker.json("/readyz"))["detail"].get("configuration", "")
+            told = (await picker.json("/pools"))["configuration"]
+            return "is refused" in told and told == (await picker.json("/readyz"))["detail"].get("configuration", "")
 
         await picker.until(refused, "what is wrong is not told")
         assert not await predicted(picker, f"{pools.name}/one", first)
         replace(config, policy_config("predicted-finish"))
 
         async def taken() -> bool:
-            return "configuration" not in (await picker.json("/readyz"))["detail"]
+            told = (await picker.json("/pools"))["configuration"]
+            return told == "" and "configuration" not in (await picker.json("/readyz"))["detail"]
 
         await picker.until(taken, "the good one is not taken")
         await pools.serve("two", second)

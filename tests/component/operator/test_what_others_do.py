@@ -276,6 +276,30 @@ async def test_pods_that_cannot_count_are_not_asked(
         await eventually(heard, "what it says of its own namespace counts, and nothing else")
 
 
+async def test_a_configuration_that_pods_refuse_is_told_until_they_take_one(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """YAML, and no EndpointPickerConfig: pods run on with the one before."""
+    await cluster.made_picker(home)
+    pod = await pods.started("picker-a")
+    await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+
+        async def taken(status: str) -> Any:
+            found = await cluster.condition(home, "default", "ConfigurationTaken")
+            return found if found.get("status") == status else None
+
+        await eventually(lambda: taken("True"))
+        await pod.refuse("the newest configuration is refused: line 3")
+        condition = await eventually(lambda: taken("False"))
+        assert condition["reason"] == "ConfigRefused"
+        assert condition["message"] == f"picker pod {home}/picker-a: the newest configuration is refused: line 3"
+        events = await cluster.events(home, "default")
+        assert "line 3" in events["ConfigRefused"]
+        await pod.refuse("")
+        await eventually(lambda: taken("True"))
+
+
 def port_of(service: dict[str, Any] | None) -> int:
     assert service is not None
     return int(service["spec"]["ports"][0]["targetPort"])

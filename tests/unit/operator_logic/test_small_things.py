@@ -70,6 +70,7 @@ def test_what_a_pickers_status_says() -> None:
         "Programmed": ("True", "Programmed"),
         "Ready": ("True", "Ready"),
         "StateShared": ("False", "SeveralPickers"),
+        "ConfigurationTaken": ("True", "Taken"),
     }
     refused = Outcome(refused=Problem("ImageMissing", "x"))
     assert conditions(refused)["Ready"] == ("False", "ImageMissing")

@@ -32,6 +32,8 @@ class PoolsPage(msgspec.Struct, frozen=True):
 
     version: int
     pools: Sequence[PoolStanding]
+    configuration: str = ""
+    """Why the newest one is not in force; empty if it is."""
 
 
 class PoolBoard:
@@ -40,20 +42,21 @@ class PoolBoard:
     def __init__(self, started_unix_ms: int | None = None) -> None:
         self._version = int(time.time() * 1000) if started_unix_ms is None else started_unix_ms
         self._pools: tuple[PoolStanding, ...] = ()
+        self._configuration = ""
         self._changed = asyncio.Event()
         """Of this version; set when there is another."""
         self._closed = False
 
     def page(self) -> PoolsPage:
         """As it is now."""
-        return PoolsPage(self._version, self._pools)
+        return PoolsPage(self._version, self._pools, self._configuration)
 
-    def put(self, pools: Sequence[PoolStanding]) -> None:
+    def put(self, pools: Sequence[PoolStanding], configuration: str = "") -> None:
         """All pools; another version if anything is other than before."""
         found = tuple(sorted(pools, key=lambda one: (one.namespace, one.name, one.port, one.reason)))
-        if found == self._pools:
+        if (found, configuration) == (self._pools, self._configuration):
             return
-        self._pools = found
+        self._pools, self._configuration = found, configuration
         self._version += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
