@@ -202,3 +202,20 @@ async def test_two_thousand_that_wait_go_in_their_order(tmp_path: Path) -> None:
             assert destination(await stream.must_read()) == ADDRESS
             stream.reset()
         await queued(program, 0)
+
+
+async def test_workers_share_the_bounds_of_endpoints(tmp_path: Path) -> None:
+    """A request of one worker waits for the end of another's, of which nobody tells it."""
+    async with picker(tmp_path, "wire", "--workers", "2") as program:
+        ports = program.ready["ports"]
+        async with DataPlane(ports[0]) as left, DataPlane(ports[1]) as right:
+            first = left.open(PARTIAL)
+            assert await first.place() == ADDRESS
+            second = right.open(PARTIAL)
+            await second.headers()
+            await second.must_read()
+            await second.body(chat())
+            assert (await second.must_read()).override_message_timeout.ToMilliseconds() > 0
+            first.reset()
+            assert destination(await second.must_read()) == ADDRESS
+            second.reset()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from exchange_desk import DUPLEX, NONE, PARTIAL, Desk, chat, joined, message_of, picked, refused
+from exchange_desk import NONE, PARTIAL, Desk, chat, joined, message_of, picked, refused
 from poolpilot_picker.extproc.replies import BodyReply, HeadersReply, PatienceReply, Reply, TrailersReply
 from poolpilot_picker.flow.control import FlowControl
 from poolpilot_picker.flow.flow_settings import FlowSettings
@@ -129,7 +129,8 @@ def test_whose_time_is_over_is_told_so_with_all_that_a_client_can_use():
     fields = dict(reply.set_headers)
     assert (reply.status, fields[DROPPED_REASON]) == (429, "rejected-ttl-expired")
     assert 1 <= int(fields[RETRY_AFTER]) <= 60
-    assert message_of(reply).startswith("inference error: ResourceExhausted - request timed out in queue: it waited 4.0 s")
+    text = "inference error: ResourceExhausted - request timed out in queue: it waited 4.0 s"
+    assert message_of(reply).startswith(text)
     stage.free()
     assert len(stage.said) == 1
     stage.desk.close()

@@ -14,7 +14,7 @@ from poolpilot_picker.config.load import load
 from poolpilot_picker.config.policies import policy_config
 from poolpilot_picker.errors import BadRequest, NoEndpoints, RequestRefused, TooManyRequests
 from poolpilot_picker.flow.admission import LatencySloAdmitter, ProbabilisticAdmitter
-from poolpilot_picker.flow.control import FlowControl
+from poolpilot_picker.flow.control import AT_ONCE, FlowControl
 from poolpilot_picker.flow.flow_settings import FlowSettings
 from poolpilot_picker.flow.holding import QueueOutcome, Ticket
 from poolpilot_picker.flow.outcome import Outcome
@@ -588,3 +588,16 @@ def test_the_predicted_wait_is_the_queue_over_the_pace():
     assert len(stage.flow.queue) == 9
     assert stage.flow.predicted_wait_ms(stage.now) == pytest.approx(9 * 200.0, rel=0.25)
     assert stage.flow.retry_after_s(stage.now) == pytest.approx(1.8, rel=0.25)
+
+
+def test_a_crowd_is_dispatched_in_turns_that_leave_others_theirs():
+    stage = Stage((), room=RoomSettings(start_within_ms=1e9))
+    crowd = [stage.go() for _ in range(AT_ONCE + 10)]
+    stage.pool.apply_endpoints([spec_of(address) for address in ADDRESSES])
+    stage.kicks = 0
+    stage.advance()
+    assert sum(one.placement is not None for one in crowd) == AT_ONCE
+    assert stage.kicks == 1
+    stage.advance()
+    assert all(one.placement is not None for one in crowd)
+    assert stage.kicks == 1 and len(stage.flow.queue) == 0

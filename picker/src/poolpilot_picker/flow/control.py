@@ -42,6 +42,8 @@ AT_ONCE: Final = 64
 """Dispatches in one call of `advance`: then others have their turn."""
 TRIES: Final = 8
 """Heads that find no room before the rest is taken to find none either."""
+LOOK_AGAIN_MS: Final = 20.0
+"""Where other processes place requests in the same pool."""
 SLACK: Final = 1.25
 """The data plane waits longer than the queue by this factor, so that the queue answers first: 1 ÷ 0.8."""
 
@@ -212,6 +214,7 @@ class FlowControl:
         self._due = False
         queue, table = self.queue, self.pool.table
         queue.endpoints(table.any_wanted, now)
+        self.pool.catch_up(now)
         for ticket in queue.expire(now):
             self._expired(ticket, now)
         left = AT_ONCE
@@ -223,6 +226,9 @@ class FlowControl:
         self.next_ms = math.inf if expiry is None else expiry
         if len(queue) and table.any_wanted:
             self.next_ms = min(self.next_ms, self.room.next_ms(table, now))
+            if table.sharing is not None:
+                # Nobody tells when a request of another process ends.
+                self.next_ms = min(self.next_ms, now + LOOK_AGAIN_MS)
 
     def _dispatch(self, now: float) -> bool:
         """Dispatches one; False where nobody can go."""

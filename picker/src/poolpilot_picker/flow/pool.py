@@ -121,6 +121,9 @@ class Pool:
 
     # ---- placing
 
+    def catch_up(self, now: float) -> None:
+        """Takes in what other processes have placed, where there are any."""
+
     def place(
         self, request: InferenceRequest, now: float, narrow: Callable[[DecisionView], None] | None = None
     ) -> Placement:

@@ -62,6 +62,10 @@ class SharedPool(Pool):
 
     # ---- placing and following
 
+    def catch_up(self, now: float) -> None:
+        """Takes in what the others have placed."""
+        self._crew.catch_up(now)
+
     def place(
         self, request: InferenceRequest, now: float, narrow: Callable[[DecisionView], None] | None = None
     ) -> Placement:
