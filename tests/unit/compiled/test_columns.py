@@ -158,7 +158,8 @@ def test_ties_fall_where_the_reference_lets_them_fall():
 
 def price(table, **changed):
     """A request's costs on a table."""
-    arrays = {"cached": np.zeros(len(table)), "indexed": np.zeros(len(table)), "load": None, "adapter": None}
+    none = np.zeros(len(table))
+    arrays = {"cached": none, "indexed": none, "load": None, "adapter": None, "lent": None}
     return CORE.cost(CostParameters()).price(**{**arguments(len(table)), "columns": table.columns, **arrays, **changed})
 
 
@@ -299,12 +300,13 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
     odd = (math.nan, math.inf, -math.inf, -1.0, 0.0, 3.0, 1e308)
     table = table_of(slots, rng)
     table.block[:] = [[rng.choice(odd) for _ in range(table.block.shape[1])] for _ in range(len(ROWS))]
-    arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(7)]
+    arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(9)]
     mask = np.array([rng.random() < 0.5 for _ in range(slots)], dtype=np.bool_)
     columns, formula = table.columns, CORE.cost(CostParameters())
     cost = formula.price(
         columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), rng.choice((1e4, *odd)), arrays[0],
-        arrays[1], rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:7]) if with_adapter else None,
+        arrays[1], rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:8]) if with_adapter else None,
+        rng.choice((None, arrays[8])),
     )  # fmt: skip
     clock = CORE.clock(GENERIC)
     best = cost.cheapest(mask, rng)
@@ -338,7 +340,8 @@ def arguments(slots=3, **changed):
         "cached": floats,
         "indexed": floats,
         "load": (floats, floats),
-        "adapter": (np.zeros(slots, dtype=np.bool_), floats, floats, floats),
+        "adapter": (np.zeros(slots, dtype=np.bool_), floats, floats, floats, floats),
+        "lent": floats,
     }
     assert set(changed) <= set(well)
     return {**well, **changed}
@@ -360,12 +363,17 @@ mask3 = np.zeros(3, dtype=np.bool_)
         {"load": (floats3, short)},
         {"load": (floats3, None)},
         {"load": (floats3,)},
-        {"adapter": (mask2, floats3, floats3, floats3)},
-        {"adapter": (mask3, short, floats3, floats3)},
-        {"adapter": (mask3, floats3, floats3, short)},
-        {"adapter": (mask3, floats3, None, floats3)},
-        {"adapter": (floats3, floats3, floats3, floats3)},
-        {"adapter": (np.zeros(6, dtype=np.bool_)[::2], floats3, floats3, floats3)},
+        {"adapter": (mask2, floats3, floats3, floats3, floats3)},
+        {"adapter": (mask3, short, floats3, floats3, floats3)},
+        {"adapter": (mask3, floats3, short, floats3, floats3)},
+        {"adapter": (mask3, floats3, floats3, short, floats3)},
+        {"adapter": (mask3, floats3, floats3, floats3, short)},
+        {"adapter": (mask3, floats3, None, floats3, floats3)},
+        {"adapter": (mask3, floats3, floats3, floats3)},
+        {"adapter": (floats3, floats3, floats3, floats3, floats3)},
+        {"adapter": (np.zeros(6, dtype=np.bool_)[::2], floats3, floats3, floats3, floats3)},
+        {"lent": short},
+        {"lent": floats3.astype(np.float32)},
         {"columns": None},
         {"columns": CORE.columns(new_block(3), 2)},
     ],
