@@ -10,6 +10,7 @@ import yaml
 from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import OUR_GROUP, POOL_ANNOTATION
 from poolpilot_operator import certificates
+from poolpilot_operator.definitions import AGAIN_S, CONDITION, unknown_field
 from poolpilot_operator.models import KINDS, PICKERS
 from poolpilot_operator.ownership import runs, served_namespaces, too_far
 from poolpilot_operator.picker_status import Outcome, Problem, status
@@ -18,7 +19,7 @@ from poolpilot_operator.resources.deployment import REPLICAS, Installation, depl
 from poolpilot_operator.resources.naming import base_name, made_for, metadata
 from poolpilot_operator.resources.pool import owning_pool
 from poolpilot_operator.world import PICKER, World, pool_of
-from poolpilot_operator.writer import BusyError, ForeignError, Manifest, key_of
+from poolpilot_operator.writer import BusyError, ForeignError, Manifest, TerminatingError, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,12 +79,15 @@ class PickerReconciler:
             one for one in self._world.made["Deployment"].filed((PICKER, *key)) if not places or one.key in places
         ]
         refusals = self._refusals(key)
-        await self._tell(picker, refused, problems + refusals)
+        outdated = self._world.writer.definitions.message("Picker")
+        told = [Problem(CONDITION, outdated)] if outdated else []
+        await self._tell(picker, refused, problems + refusals + told)
         outcome = Outcome(
             refused, tuple(problems), tuple(deployments), self._world.counsel.get(key), refusals=tuple(refusals)
         )
         later = await self._report(picker, outcome)
         waits = [later, _LOOK_AGAIN_S if problems or picker.spec.config.config_map_ref is not None else None]
+        waits.append(AGAIN_S if outdated else None)
         waits.append(_CERTIFICATE_S if picker.spec.tls.mode != "Disabled" else None)
         return min((one for one in waits if one is not None), default=None)
 
@@ -260,9 +264,12 @@ class PickerReconciler:
             except BusyError as error:
                 problems.append(Problem("Replacing", str(error)))
             except RefusedError as error:
-                if error.status not in {403, 404, 422}:
+                # 500 is what an older definition of others' kinds, ServiceMonitor for one, answers to a new field.
+                if error.status not in {403, 404, 422} and not unknown_field(error):
                     raise
                 problems.append(Problem("WriteRefused", str(error)))
+            except TerminatingError as error:
+                problems.append(Problem("NamespaceTerminating", str(error)))
         return True
 
     def _made_for_another(self, picker: Picker, wanted: Manifest) -> str:
@@ -352,7 +359,6 @@ class PickerReconciler:
         current = world.pickers.get(key)
         if current is None:
             return None
-        wanted = status(picker, outcome, world.states, world.now())
         before = current.status or {}
         if _same(before, wanted):
             return None
@@ -360,6 +366,8 @@ class PickerReconciler:
         if elapsed < _STATUS_S and _summary(before) == _summary(wanted):
             return _STATUS_S - elapsed
         world.pickers.wrote(key, await world.writer.status(PICKERS, key, "Picker", wanted))
+        said = status(picker, outcome, world.states, world.now())
+        wanted = world.writer.definitions.fitted("Picker", said, before, picker.metadata.generation, world.now())
         self._written[key] = self._clock()
         return None
 

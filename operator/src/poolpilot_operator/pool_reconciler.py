@@ -15,7 +15,7 @@ from poolpilot_operator.ports import NoPortError
 from poolpilot_operator.resources.naming import made_for
 from poolpilot_operator.resources.pool import PickerEndpoint, endpoint_slice, owning_pool, reference_problem, service
 from poolpilot_operator.world import PICKER, POOL, PoolState, World
-from poolpilot_operator.writer import ForeignError, key_of
+from poolpilot_operator.writer import ForeignError, TerminatingError, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +77,9 @@ class PoolReconciler:
             log.info("InferencePool %s/%s: %s", *key, error)
             self._settle(key, None)
             return _OTHERS_S
+        except TerminatingError as error:
+            self._settle(key, PoolState(held.picker, held.losers, "NamespaceTerminating", str(error)))
+            return _TERMINATING_S
         except RefusedError as error:
             if _terminating(error):
                 self._settle(key, PoolState(held.picker, held.losers, "NamespaceTerminating", str(error)))

@@ -10,6 +10,7 @@ would be refused as doubled, a merge patch sets whole lists.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +18,12 @@ import msgspec
 
 from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL, OPERATOR_LABEL
+from poolpilot_operator.definitions import Definitions
 from poolpilot_operator.difference import covers, digest
 from poolpilot_operator.models import KINDS, Owned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from poolpilot_kube.api import KubeApi
     from poolpilot_kube.objects import Key, Object, Resource
@@ -32,6 +34,7 @@ Manifest = dict[str, Any]
 APPLIED: Final = "poolpilot.dev/applied"
 """Annotation: digest of what was applied last, so that a field that is no longer wanted is a difference too."""
 _APPLY: Final = "application/apply-patch+yaml"
+_ALIVE_S: Final = 1.0
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -50,6 +53,10 @@ class BusyError(Exception):
     """The object is being deleted; it can be made again afterwards."""
 
 
+class TerminatingError(BusyError):
+    """The namespace is being deleted: nothing can be made there any more."""
+
+
 def key_of(manifest: Manifest) -> Key:
     """(namespace, name); the namespace is empty for what has none."""
     metadata = manifest["metadata"]
@@ -59,9 +66,19 @@ def key_of(manifest: Manifest) -> Key:
 class Writer:
     """Counts what it writes, by (kind, verb)."""
 
-    def __init__(self, api: KubeApi, stores: Mapping[str, Store[Owned]], home: str) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        stores: Mapping[str, Store[Owned]],
+        home: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`stores` by kind: what is known of the objects that operators made; `home`: the namespace of this one."""
         self._home = home
+        self._clock = clock
+        self._alive: dict[str, float] = {}
+        """When a namespace was last seen not to be terminating."""
+        self.definitions = Definitions(clock)
         self.writes: Counter[tuple[str, str]] = Counter()
         self._api = api
         self._stores = stores
@@ -72,15 +89,17 @@ class Writer:
         return labels.get(MANAGED_BY_LABEL) == MANAGED_BY and labels.get(OPERATOR_LABEL, self._home) == self._home
 
     async def ensure(self, wanted: Manifest) -> Owned:
-        """Makes it so. Raises ForeignError, BusyError, or KubeError."""
+        """Makes it so. Raises ForeignError, TerminatingError, BusyError, or KubeError."""
         kind, key = wanted["kind"], key_of(wanted)
         sealed = _sealed(wanted, self._home)
         live = self.known(kind, key)
         if live is None:
             if kind == "Service":
+                await self._check_namespace(kind, key)
                 return await self._create(kind, key, sealed)
             live = await self.read(kind, key)
             if live is None:
+                await self._check_namespace(kind, key)
                 return await self._apply(kind, key, sealed)
         if not self.ours(live):
             raise ForeignError(kind, live)
@@ -119,7 +138,10 @@ class Writer:
             store.deleted(live)
 
     async def status(self, resource: Resource[Any], key: Key, kind: str, status: Mapping[str, Any]) -> bytes:
-        """The whole status of one of our own kinds, as ours. Raises KubeError."""
+        """The whole status of one of our own kinds, as ours. Raises KubeError.
+
+        BusyError where its definition does not know all of it: `definitions.fitted` leaves that out at the next look.
+        """
         self.writes[kind, "status"] += 1
         body = {
             "apiVersion": f"{resource.group}/{resource.version}",
@@ -127,7 +149,12 @@ class Writer:
             "metadata": {"namespace": key[0], "name": key[1]},
             "status": status,
         }
-        return await self._patch(f"{_path(resource, key)}/status", body)
+        try:
+            return await self._patch(f"{_path(resource, key)}/status", body)
+        except RefusedError as error:
+            if not self.definitions.learn(kind, error):
+                raise
+            raise BusyError(f"{kind} {'/'.join(key)}: {self.definitions.message(kind)}") from None
 
     async def hand_over(self, wanted: Manifest, spec: Mapping[str, Any], manager: str) -> None:
         """Lets another manager own fields of a spec, so that they stay when ours no longer names them."""
@@ -141,6 +168,25 @@ class Writer:
         """As last heard of."""
         store = self._stores.get(kind)
         return store.get(key) if store is not None else None
+
+    async def _check_namespace(self, kind: str, key: Key) -> None:
+        """Asked before anything is made only: nothing else is refused where a namespace ends."""
+        namespace = key[0]
+        if not namespace or self._clock() - self._alive.get(namespace, -_ALIVE_S) < _ALIVE_S:
+            return
+        try:
+            one = msgspec.json.decode(await self._api.get(f"/api/v1/namespaces/{namespace}"), type=Owned)
+        except RefusedError as error:
+            if error.status not in {403, 404}:
+                raise
+            # The write itself will tell.
+            return
+        if one.metadata.deletion_timestamp is not None:
+            self._alive.pop(namespace, None)
+            raise TerminatingError(
+                f"namespace {namespace} is being deleted: {kind} {key[1]} is not made there any more"
+            )
+        self._alive[namespace] = self._clock()
 
     async def _apply(self, kind: str, key: Key, sealed: Manifest) -> Owned:
         self.writes[kind, "apply"] += 1

@@ -16,6 +16,7 @@ import msgspec
 
 from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import OUR_GROUP, POOL_GROUP
+from poolpilot_operator.definitions import AGAIN_S, CONDITION
 from poolpilot_operator.lora.engines import Endpoint, EngineError, Engines, Found
 from poolpilot_operator.lora.followed import FollowedPods, endpoints_of
 from poolpilot_operator.lora.placement import Place, Plan, Site, Wish, planned
@@ -79,7 +80,7 @@ class AdapterReconciler:
             for one in adapters:
                 text = f"spec.poolRef: there is no InferencePool {key[1]} in namespace {key[0]}"
                 await self._report(one, refused(one, "PoolNotFound", text, world.now()))
-            return None
+            return AGAIN_S if world.writer.definitions.unknown("LoraAdapter") else None
         record = self._recorded(key)
         if record is None:
             # Another operator brings the adapters of this pool.
@@ -279,7 +280,10 @@ class AdapterReconciler:
         current = world.adapters.get(one.key)
         if current is None:
             return
-        before = current.status or {}
+        before, definitions = current.status or {}, world.writer.definitions
+        wanted = definitions.fitted("LoraAdapter", wanted, before, one.metadata.generation, world.now())
+        if definitions.unknown("LoraAdapter"):
+            await self._warn(one, CONDITION, definitions.message("LoraAdapter"))
         if all((before.get(name) or None) == (value or None) for name, value in wanted.items()):
             return
         try:
