@@ -128,6 +128,16 @@ def test_an_objective_that_makes_no_sense_is_ignored_and_told(
     assert read.ignored == ((alias,) if ignored else ())
 
 
+@pytest.mark.parametrize(
+    ("value", "ttl", "ignored"),
+    [("2s", 2_000.0, False), ("0s", 0.0, False), *[(bad, None, True) for bad in ("", "2", "-2s", "soon")]],
+)
+def test_how_long_a_client_will_wait_in_the_queue(value: str, ttl: float | None, ignored: bool) -> None:
+    read = read_head([("x-llm-d-inference-ttl", value)])
+    assert read.queue_ttl_ms == ttl
+    assert read.ignored == (("x-llm-d-inference-ttl",) if ignored else ())
+
+
 def test_slo_per_token() -> None:
     assert head(x_slo_tpot_ms="30").slo_tpot_ms == 30.0
     assert head(x_llm_d_slo_tpot_ms="20", x_slo_tpot_ms="30").slo_tpot_ms == 20.0
