@@ -146,7 +146,7 @@ class Stage:
         selector = changes.pop("selector", None)
         await self.api.apply(
             {
-                **self.named("v1", "Service", name, labels=labels),
+                **self.named("v1", "Service", name, labels=labels, annotations={"poolpilot.dev/pool": "llama"}),
                 "spec": {"ports": [{**port, **changes}], **({"selector": selector} if selector else {})},
             }
         )

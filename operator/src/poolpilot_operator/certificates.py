@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -67,6 +68,21 @@ def good(data: Mapping[str, str], dns_names: Sequence[str], now: datetime) -> bo
     except (KeyError, ValueError, x509.ExtensionNotFound):
         return False
     return known >= set(dns_names) and certificate.not_valid_after_utc - now > RENEW_BEFORE
+
+
+def problem(data: Mapping[str, str]) -> str:
+    """What is wrong with tls.crt and tls.key of a Secret, so that no picker could start with them; empty if nothing."""
+    try:
+        certificate = x509.load_pem_x509_certificate(base64.b64decode(data["tls.crt"]))
+    except (KeyError, ValueError) as error:
+        return f"tls.crt is no certificate in PEM: {error}"
+    try:
+        private = serialization.load_pem_private_key(base64.b64decode(data["tls.key"]), None)
+    except (KeyError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        return f"tls.key is no private key in PEM without a password: {error}"
+    if private.public_key() != certificate.public_key():
+        return "tls.key is not the key of tls.crt"
+    return ""
 
 
 def fingerprint(data: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from poolpilot_operator.models import KINDS, PICKERS
 from poolpilot_operator.ownership import runs, served_namespaces, too_far
 from poolpilot_operator.picker_status import Outcome, Problem, status
 from poolpilot_operator.resources import picker as made
-from poolpilot_operator.resources.deployment import REPLICAS, Installation, deployment
+from poolpilot_operator.resources.deployment import REPLICAS, Installation, certificate_of, deployment
 from poolpilot_operator.resources.naming import base_name, made_for, metadata
 from poolpilot_operator.resources.pool import owning_pool
 from poolpilot_operator.world import PICKER, World, pool_of
@@ -208,7 +208,9 @@ class PickerReconciler:
         fingerprint = await self._looked_at(picker, home, secret, names, problems)
         if fingerprint:
             self._secrets[(home, secret), tls.mode] = self._clock(), fingerprint
-        return secret, fingerprint
+            return secret, fingerprint
+        # Pods that run have what they need: they are not to be replaced by others that cannot start.
+        return secret, certificate_of(self._world.writer.known("Deployment", (home, name)))
 
     async def _looked_at(
         self, picker: Picker, home: str, secret: str, names: list[str], problems: list[Problem]
@@ -222,6 +224,10 @@ class PickerReconciler:
                 what = "has no tls.crt and tls.key" if live is not None else "does not exist"
                 issued = " yet: cert-manager has not issued it" if picker.spec.tls.mode == "CertManager" else ""
                 problems.append(Problem("SecretMissing", f"spec.tls: Secret {home}/{secret} {what}{issued}"))
+                return ""
+            wrong = certificates.problem(data)
+            if wrong:
+                problems.append(Problem("SecretInvalid", f"spec.tls: Secret {home}/{secret}: {wrong}"))
                 return ""
             return certificates.fingerprint(data)
         if live is not None and not writer.ours(live):
@@ -261,6 +267,8 @@ class PickerReconciler:
                 if error.operator:
                     return False
                 problems.append(Problem("NotOurs", f"{error}: rename the Picker or that object"))
+            except TerminatingError as error:
+                problems.append(Problem("NamespaceTerminating", str(error)))
             except BusyError as error:
                 problems.append(Problem("Replacing", str(error)))
             except RefusedError as error:
@@ -268,8 +276,6 @@ class PickerReconciler:
                 if error.status not in {403, 404, 422} and not unknown_field(error):
                     raise
                 problems.append(Problem("WriteRefused", str(error)))
-            except TerminatingError as error:
-                problems.append(Problem("NamespaceTerminating", str(error)))
         return True
 
     def _made_for_another(self, picker: Picker, wanted: Manifest) -> str:
@@ -360,14 +366,14 @@ class PickerReconciler:
         if current is None:
             return None
         before = current.status or {}
+        said = status(picker, outcome, world.states, world.now())
+        wanted = world.writer.definitions.fitted("Picker", said, before, picker.metadata.generation, world.now())
         if _same(before, wanted):
             return None
         elapsed = self._clock() - self._written.get(key, -_STATUS_S)
         if elapsed < _STATUS_S and _summary(before) == _summary(wanted):
             return _STATUS_S - elapsed
         world.pickers.wrote(key, await world.writer.status(PICKERS, key, "Picker", wanted))
-        said = status(picker, outcome, world.states, world.now())
-        wanted = world.writer.definitions.fitted("Picker", said, before, picker.metadata.generation, world.now())
         self._written[key] = self._clock()
         return None
 

@@ -239,6 +239,12 @@ async def test_each_check_finds_its_fault(plane: ControlPlane, stage: Stage, wor
     assert (found[0].problem and stage.namespace in found[0].about + found[0].problem) or word == "no-picker"
 
 
+async def test_of_a_shared_service_nobody_hears_that_it_will_be_corrected(plane: ControlPlane, stage: Stage) -> None:
+    await second_pool(stage, endpointPickerRef={"name": "llama-picker", "port": {"number": 9003}})
+    words = {finding.check for finding in await findings(plane, stage)}
+    assert "shared-picker-service" in words and "service-port" not in words
+
+
 async def test_a_label_without_a_value_asks_for_the_default_picker(plane: ControlPlane, stage: Stage) -> None:
     await stage.pool(picker="")
     assert "picker-missing" not in {finding.check for finding in await findings(plane, stage)}

@@ -243,9 +243,16 @@ async def test_credentials_come_from_a_secret(
         await engines.want("mine", engineCredentials={"secretRef": {"name": "engine"}})
         events = await eventually(lambda: cluster.events(home, "mine"))
         assert "Secret engine does not exist" in events["SecretMissing"]
-        data = {"token": base64.b64encode(b"sesame\n").decode()}
         meta = {"name": "engine", "namespace": home}
-        await cluster.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta}
+        await cluster.api.apply({**secret, "data": {"token": base64.b64encode(b"open\r\nsesame").decode()}})
+        look(operator, engines)
+
+        async def refused() -> bool:
+            return "characters that no HTTP header may have" in str((await engines.status("mine"))["conditions"])
+
+        await eventually(refused)
+        await cluster.api.apply({**secret, "data": {"token": base64.b64encode(b"sesame\n").decode()}})
         look(operator, engines)
         await engines.told("mine", "Ready", "Loaded")
         assert await engines.adapters("a", "sesame") == {"mine"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from cryptography import x509
 from operator_stage import IMAGE, eventually, running_operator
 from poolpilot_kube.access import from_kubeconfig
 from poolpilot_lab.control_plane.api import ApiError
+from poolpilot_operator.certificates import made
 from poolpilot_operator.resources.naming import made_for
 from poolpilot_operator.rights import OPERATOR, OPERATOR_CLUSTER, OPERATOR_HOME
 
@@ -238,18 +240,31 @@ async def test_a_secret_that_is_given_and_one_that_is_missing(
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods) as operator:
         condition = await told(cluster, home, "Programmed", "SecretMissing")
         assert f"Secret {home}/given does not exist" in condition["message"]
-        data = {name: base64.b64encode(b"x").decode() for name in ("tls.crt", "tls.key")}
-        await cluster.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "type": "kubernetes.io/tls",
-                "metadata": {"name": "given", "namespace": home},
-                "data": data,
-            }
-        )
-        operator.picker_queue.add((home, "default"))
+        good, other = (made(["a.b.svc"], datetime.now(UTC)) for _ in range(2))
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "kubernetes.io/tls",
+            "metadata": {"name": "given", "namespace": home},
+        }
+
+        async def given(data: dict[str, str]) -> None:
+            await cluster.api.apply({**secret, "data": {name: data[name] for name in ("tls.crt", "tls.key")}})
+            operator.picker_queue.add((home, "default"))
+
+        await given(dict.fromkeys(("tls.crt", "tls.key"), base64.b64encode(b"x").decode()))
+        condition = await told(cluster, home, "Programmed", "SecretInvalid")
+        assert "tls.crt is no certificate in PEM" in condition["message"]
+        await given(good)
         await told(cluster, home, "Programmed", "Programmed")
+        before = (await deployment(cluster, home))["spec"]["template"]
+        assert before["metadata"]["annotations"]["poolpilot.dev/certificate"]
+        # Pods that run go on with the certificate that they have.
+        operator._picker_reconciler._secrets.clear()
+        await given({**good, "tls.key": other["tls.key"]})
+        condition = await told(cluster, home, "Programmed", "SecretInvalid")
+        assert condition["message"].endswith("tls.key is not the key of tls.crt")
+        assert (await deployment(cluster, home))["spec"]["template"] == before
         await cluster.made_picker(home, tls={"mode": "CertManager", "issuerRef": {"name": "ca"}})
         condition = await told(cluster, home, "Accepted", "CertManagerMissing")
         assert "cert-manager.io/v1" in condition["message"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from poolpilot_kube.doctor.check_pools import about, picker_of
 from poolpilot_kube.doctor.findings import Finding, Level
-from poolpilot_kube.names import DEFAULT_PICKER_PORT, H2C, MANAGED_BY, MANAGED_BY_LABEL
+from poolpilot_kube.names import DEFAULT_PICKER_PORT, H2C, MANAGED_BY, MANAGED_BY_LABEL, POOL_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,8 @@ def check_services(cluster: Cluster) -> Iterator[Finding]:
                 "which takes over no Service of others",
                 "delete it, or name another in spec.endpointPickerRef",
             )
-        else:
+        elif service.metadata.annotations.get(POOL_ANNOTATION, pool.metadata.name) == pool.metadata.name:
+            # That of another pool is told as shared.
             yield from _ports(pool, service)
             yield from _endpoints(pool, service, cluster)
 

@@ -131,6 +131,8 @@ class Engines:
     ) -> tuple[int, bytes]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
+        if token and not (token.isascii() and token.isprintable()):
+            raise EngineError("spec.engineCredentials: the token has characters that no HTTP header may have")
         headers = {"authorization": f"Bearer {token}"} if token else {}
         try:
             async with self._session.request(

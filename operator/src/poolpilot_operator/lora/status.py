@@ -60,7 +60,9 @@ def _ready(wanted: int, loaded: int, found: list[EndpointState], short: str) -> 
     if wanted == 0:
         return holds("Ready", False, "NoEndpoints", "the pool has no endpoint that could take it")
     if loaded < wanted:
-        return holds("Ready", False, "Loading", f"loaded on {loaded} of {wanted} endpoints")
+        waiting = next((one for one in found if one.state == "Pending" and one.message), None)
+        why = f"; {waiting.pod}:{waiting.port}: {waiting.message}" if waiting is not None else ""
+        return holds("Ready", False, "Loading", f"loaded on {loaded} of {wanted} endpoints{why}")
     return holds("Ready", True, "Loaded", f"loaded on {loaded} endpoints")
 
 

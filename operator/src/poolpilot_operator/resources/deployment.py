@@ -10,7 +10,7 @@ from poolpilot_kube.names import ADMIN_PORT, CONFIG_FILE, ENGINE_TOKEN_FILE, TLS
 from poolpilot_operator.resources.naming import base_name, labels, metadata, pod_labels
 
 if TYPE_CHECKING:
-    from poolpilot_operator.models import Picker
+    from poolpilot_operator.models import Owned, Picker
 
 USER: Final = 65_532
 """Number of the user `nonroot` of distroless images; any but 0 would do."""
@@ -19,6 +19,7 @@ NOTICE_S: Final = 5
 DRAIN_S: Final = 60
 """How long open requests may go on after that."""
 DEFAULT_REQUESTS: Final = {"cpu": "500m", "memory": "512Mi"}
+_CERTIFICATE: Final = "poolpilot.dev/certificate"
 REPLICAS: Final = "poolpilot.dev/replicas"
 """Annotation of the Deployment: who sets its replicas, `picker` or `autoscaler`."""
 
@@ -63,13 +64,19 @@ def deployment(picker: Picker, wanted: Installation) -> dict[str, Any]:
                     "annotations": {
                         "prometheus.io/scrape": "true",
                         "prometheus.io/port": str(ADMIN_PORT),
-                        **({"poolpilot.dev/certificate": wanted.tls_digest} if wanted.tls_digest else {}),
+                        **({_CERTIFICATE: wanted.tls_digest} if wanted.tls_digest else {}),
                     },
                 },
                 "spec": _pod(picker, wanted, name),
             },
         },
     }
+
+
+def certificate_of(live: Owned | None) -> str:
+    """The `tls_digest` that a Deployment was made with."""
+    template = ((live.spec or {}) if live is not None else {}).get("template") or {}
+    return str(((template.get("metadata") or {}).get("annotations") or {}).get(_CERTIFICATE, ""))
 
 
 def _pod(picker: Picker, wanted: Installation, name: str) -> dict[str, Any]:
