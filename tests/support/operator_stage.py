@@ -180,6 +180,10 @@ class Cluster:
         }
         return await self.api.set_status(manifest, status)
 
+    async def ended(self, name: str, namespace: str) -> None:
+        """A pod is gone at once, as after its grace: no kubelet confirms here."""
+        await self.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
+
     async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
         await self.api.delete(
             {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": namespace}}

@@ -29,6 +29,10 @@
 - apiGroups: ["poolpilot.dev"]
   resources: [pickers/status, loraadapters/status]
   verbs: [patch]
+# whether one is being deleted, before anything is made there
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
 # one for each served pool
 - apiGroups: [""]
   resources: [services]

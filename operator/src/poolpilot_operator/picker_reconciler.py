@@ -35,6 +35,11 @@ _STATUS_S: Final = 5.0
 _SETTLE_S: Final = 0.3
 _LOOK_AGAIN_S: Final = 30.0
 _CERTIFICATE_S: Final = 300.0
+_DRAIN_LOOK_S: Final = 1.0
+_DRAIN_S: Final = 600.0
+"""As long as a rollout may take by default: a pod that never ends, on a node that is gone, keeps no rights for ever."""
+_RIGHTS: Final = ("RoleBinding", "Role", "ClusterRoleBinding", "ClusterRole", "ServiceAccount")
+"""In the order in which they go, after all else: pods that drain still read what they read before."""
 _OTHERS_S: Final = 300.0
 """How often it is looked whether another operator is gone."""
 _KINDS_S: Final = 300.0
@@ -51,6 +56,8 @@ class PickerReconciler:
         self._clock = clock
         self._written: dict[Key, float] = {}
         self._kinds: dict[str, tuple[float, bool]] = {}
+        self._drains: dict[Key, float] = {}
+        """Since when rights wait for pods to end."""
         self._secrets: dict[tuple[Key, str], tuple[float, str]] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -58,22 +65,21 @@ class PickerReconciler:
         picker = self._world.pickers.get(key)
         if picker is None or picker.metadata.deletion_timestamp is not None:
             self._written.pop(key, None)
-            await self._clear(key, {})
-            return None
+            return await self._clear(key, set())
         if not runs(picker, self._world.home):
-            await self._clear(key, {})
-            return None
+            return await self._clear(key, set())
         if self._others(picker):
             return _OTHERS_S
         refused = await self._refused(picker)
         wanted: list[Manifest] = []
         problems: list[Problem] = []
+        draining_s: float | None = None
         if refused is None or refused.reason == "NamespacesNotAllowed":
             wanted = await self._wanted(picker, problems)
             if not await self._make(picker, wanted, problems):
                 return _OTHERS_S
             if not problems:
-                await self._clear(key, {(one["kind"], key_of(one)): one for one in wanted})
+                draining_s = await self._clear(key, {(one["kind"], key_of(one)) for one in wanted})
         places = {key_of(one) for one in wanted if one["kind"] == "Deployment"}
         deployments = [
             one for one in self._world.made["Deployment"].filed((PICKER, *key)) if not places or one.key in places
@@ -87,7 +93,7 @@ class PickerReconciler:
         )
         later = await self._report(picker, outcome)
         waits = [later, _LOOK_AGAIN_S if problems or picker.spec.config.config_map_ref is not None else None]
-        waits.append(AGAIN_S if outdated else None)
+        waits += [AGAIN_S if outdated else None, draining_s]
         waits.append(_CERTIFICATE_S if picker.spec.tls.mode != "Disabled" else None)
         return min((one for one in waits if one is not None), default=None)
 
@@ -302,19 +308,39 @@ class PickerReconciler:
             replicas = (live.spec or {}).get("replicas", 1)
             await self._world.writer.hand_over(wanted, {"replicas": replicas}, _HAND_OVER)
 
-    async def _clear(self, key: Key, keep: dict[tuple[str, Key], Manifest]) -> None:
-        """Deletes what was made for the Picker and is not in `keep`; not what is made for pools."""
+    async def _clear(self, key: Key, keep: set[tuple[str, Key]]) -> float | None:
+        """Deletes what was made for the Picker and is not in `keep`; not what is made for pools.
+
+        Rights go when no pod is left that may need them; until then it returns after how many seconds to look again.
+        """
         writer = self._world.writer
-        for kind in self._world.made:
-            if kind == "EndpointSlice":
-                continue
-            for one in self._world.made[kind].filed((PICKER, *key)):
-                if _of_pool(one) or (kind, one.key) in keep or not writer.ours(one):
-                    continue
-                await writer.delete(kind, one)
-                if kind == "ServiceAccount":
-                    # What cannot be listed goes with the account of the same name.
-                    await self._clear_unlisted(one.key)
+        surplus = [
+            (kind, one)
+            for kind in (*(kind for kind in self._world.made if kind not in _RIGHTS), *_RIGHTS)
+            if kind != "EndpointSlice" and kind in self._world.made
+            for one in self._world.made[kind].filed((PICKER, *key))
+            if not _of_pool(one) and (kind, one.key) not in keep and writer.ours(one)
+        ]
+        for kind, one in surplus:
+            if kind in _RIGHTS and self._draining(key, keep):
+                return _DRAIN_LOOK_S
+            if kind == "ServiceAccount":
+                # What cannot be listed goes with the account of the same name.
+                await self._clear_unlisted(one.key)
+            await writer.delete(kind, one)
+        self._drains.pop(key, None)
+        return None
+
+    def _draining(self, key: Key, keep: set[tuple[str, Key]]) -> bool:
+        """Whether pods of an earlier Deployment, or of an earlier state of one, may still be there."""
+        world = self._world
+        kept = [one for one in world.made["Deployment"].filed((PICKER, *key)) if ("Deployment", one.key) in keep]
+        homes = {one.metadata.namespace for one in kept}
+        pods = world.pods.filed((PICKER, *key))
+        older = any(one.metadata.deletion_timestamp is not None or one.metadata.namespace not in homes for one in pods)
+        if not older and not (pods and any(not _rolled_out(one) for one in kept)):
+            return False
+        return self._clock() - self._drains.setdefault(key, self._clock()) < _DRAIN_S
 
     async def _clear_unlisted(self, account: Key) -> None:
         namespace, name = account
@@ -376,6 +402,12 @@ class PickerReconciler:
         world.pickers.wrote(key, await world.writer.status(PICKERS, key, "Picker", wanted))
         self._written[key] = self._clock()
         return None
+
+
+def _rolled_out(one: Owned) -> bool:
+    status = one.status or {}
+    newest = int(status.get("observedGeneration") or 0) >= one.metadata.generation
+    return newest and status.get("updatedReplicas") == status.get("replicas")
 
 
 def _of_pool(one: Owned) -> bool:

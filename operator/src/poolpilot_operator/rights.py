@@ -41,6 +41,7 @@ OPERATOR: Final = (
     *PICKER,
     Rule(OUR_GROUP, ("pickers", "loraadapters"), _READ, "what is wanted"),
     Rule(OUR_GROUP, ("pickers/status", "loraadapters/status"), ("patch",), "what came of it"),
+    Rule("", ("namespaces",), ("get",), "whether one is being deleted, before anything is made there"),
     Rule("", ("services",), _OWN, "one for each served pool"),
     Rule("discovery.k8s.io", ("endpointslices",), _OWN, "which picker pods serve a pool"),
     Rule("apps", ("deployments",), _OWN, "the picker pods"),

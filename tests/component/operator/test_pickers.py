@@ -19,6 +19,7 @@ from poolpilot_operator.rights import OPERATOR, OPERATOR_CLUSTER, OPERATOR_HOME
 if TYPE_CHECKING:
     from operator_stage import Cluster
     from poolpilot_lab.control_plane.cluster import ControlPlane
+    from poolpilot_operator.app import Operator
     from stand_in_pickers import PickerPods
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,6 +34,7 @@ MADE = (
     ("rbac.authorization.k8s.io/v1", "RoleBinding"),
 )
 RBAC = "rbac.authorization.k8s.io/v1"
+RIGHTS = (("v1", "ServiceAccount"), (RBAC, "Role"), (RBAC, "RoleBinding"))
 
 
 async def deployment(cluster: Cluster, namespace: str, name: str = "poolpilot-default") -> dict[str, Any]:
@@ -56,8 +58,10 @@ async def test_a_picker_gets_all_that_its_pods_need_and_says_how_it_stands(
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods) as operator:
         for version, kind in MADE:
             made = await eventually(lambda v=version, k=kind: cluster.get(v, k, home, "poolpilot-default"))
-            assert [ref["uid"] for ref in made["metadata"]["ownerReferences"]] == [picker["metadata"]["uid"]]
-            assert "blockOwnerDeletion" not in made["metadata"]["ownerReferences"][0]
+            # What its pods still need while they drain must not go with it: the operator takes that away afterwards.
+            owners = [] if kind in {"ServiceAccount", "Role", "RoleBinding"} else [picker["metadata"]["uid"]]
+            assert [ref["uid"] for ref in made["metadata"].get("ownerReferences", ())] == owners
+            assert not any("blockOwnerDeletion" in ref for ref in made["metadata"].get("ownerReferences", ()))
             assert "finalizers" not in made["metadata"]
         made = await deployment(cluster, home)
         assert made["spec"]["replicas"] == 2
@@ -341,6 +345,10 @@ async def test_one_deployment_in_each_namespace_that_has_pools(
 
         await eventually(served)
         await cluster.made_pool(away, "llama", picker=None)
+        await eventually(lambda: without(cluster, "apps/v1", "Deployment", away, name))
+        for version, kind in RIGHTS:
+            assert await cluster.get(version, kind, away, name) is not None, "its pod still drains"
+        await cluster.ended("picker-a", away)
 
         async def gone() -> bool:
             found = [await cluster.get(v, k, away, name) for v, k in MADE]
@@ -365,6 +373,61 @@ async def bound(cluster: Cluster, user: str, rules: Any, namespace: str, name: s
             "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
         }
     )
+
+
+async def test_rights_go_when_the_pods_have_drained(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """Also if the Picker, its Deployment and their operator went first."""
+    await cluster.made_picker(home)
+    there = f"poolpilot-{home}-default"
+    access = from_kubeconfig(plane.kubeconfig)
+    async with running_operator(access, home, pods, away):
+        await eventually(lambda: cluster.get(RBAC, "RoleBinding", away, there))
+        await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+        await cluster.delete("poolpilot.dev/v1alpha1", "Picker", home, "default")
+        await eventually(lambda: without(cluster, "apps/v1", "Deployment", home, "poolpilot-default"))
+    async with running_operator(access, home, pods, away) as operator:
+        await eventually(lambda: _is_idle(operator))
+        for version, kind in RIGHTS:
+            assert await cluster.get(version, kind, home, "poolpilot-default") is not None
+        assert await cluster.get(RBAC, "RoleBinding", away, there) is not None
+        await cluster.ended("picker-a", home)
+        for version, kind in RIGHTS:
+            await eventually(lambda v=version, k=kind: without(cluster, v, k, home, "poolpilot-default"))
+        await eventually(lambda: without(cluster, RBAC, "Role", away, there))
+
+
+async def test_a_namespace_that_is_no_longer_served_stays_readable_until_the_rollout_is_done(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    await cluster.made_picker(home)
+    there = f"poolpilot-{home}-default"
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        await eventually(lambda: cluster.get(RBAC, "RoleBinding", away, there))
+        await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+        await cluster.made_picker(home, pools={"namespaces": [home]})
+
+        async def told_to() -> Any:
+            made = await deployment(cluster, home)
+            arguments = made["spec"]["template"]["spec"]["containers"][0]["args"]
+            return made if f"--pool-namespaces={home}" in arguments else None
+
+        made = await eventually(told_to)
+        await eventually(lambda: _is_idle(operator))
+        assert await cluster.get(RBAC, "Role", away, there) is not None, "the old pod still reads there"
+        done = {"observedGeneration": made["metadata"]["generation"], "replicas": 1, "updatedReplicas": 1}
+        await cluster.api.set_status(made, done)
+        await eventually(lambda: without(cluster, RBAC, "Role", away, there))
+        assert await cluster.get(RBAC, "Role", home, "poolpilot-default") is not None
+
+
+async def without(cluster: Cluster, version: str, kind: str, namespace: str, name: str) -> bool:
+    return await cluster.get(version, kind, namespace, name) is None
+
+
+async def _is_idle(operator: Operator) -> bool:
+    return operator.reconciled["picker"] > 0 and operator.idle
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

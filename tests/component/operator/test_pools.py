@@ -303,8 +303,14 @@ async def test_a_namespace_that_terminates_makes_no_noise(
     await cluster.api.call("DELETE", f"/api/v1/namespaces/{away}")
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
         status = await eventually(lambda: _counts(cluster, home, (1, 0)))
-        assert [one["reason"] for one in status["unhealthyPools"]] == ["NamespaceTerminating"]
+        [told] = status["unhealthyPools"]
+        assert told["reason"] == "NamespaceTerminating" and f"namespace {away} is being deleted" in told["message"]
         assert await cluster.events(away, "llama") == {}
+        programmed = await eventually(lambda: cluster.condition(home, "default", "Programmed"))
+        assert (programmed["status"], programmed["reason"]) == ("False", "NamespaceTerminating")
+        # It is not even tried: the server would refuse it.
+        assert operator.world.writer.writes["Service", "create"] == 1, "that of the Picker's metrics"
+        assert operator.world.writer.writes["Role", "apply"] == 1, "that of its own namespace"
         assert operator.pool_queue.retries == 0
         # The Picker's rights there cannot be made either, and its other pools do not care.
         await cluster.made_pool(home, "near")

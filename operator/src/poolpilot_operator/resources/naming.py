@@ -87,9 +87,11 @@ def owned_by(picker: Picker, namespace: str) -> list[dict[str, Any]]:
     ]
 
 
-def metadata(picker: Picker, namespace: str, name: str, component: str = "picker") -> dict[str, Any]:
-    """Of an object that is made for a Picker."""
-    owners = owned_by(picker, namespace)
+def metadata(
+    picker: Picker, namespace: str, name: str, component: str = "picker", *, owned: bool = True
+) -> dict[str, Any]:
+    """Of an object that is made for a Picker. What outlives the Picker for a while is not `owned` by it."""
+    owners = owned_by(picker, namespace) if owned else []
     return {
         "name": name,
         **({"namespace": namespace} if namespace else {}),

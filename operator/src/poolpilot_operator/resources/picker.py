@@ -28,11 +28,11 @@ def config_map(picker: Picker, namespace: str, given: str | None) -> dict[str, A
 
 
 def account(picker: Picker, namespace: str) -> dict[str, Any]:
-    """Who the pods are."""
+    """Who the pods are, also while they drain."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(picker, namespace, base_name(picker.key, namespace)),
+        "metadata": metadata(picker, namespace, base_name(picker.key, namespace), owned=False),
     }
 
 
@@ -44,7 +44,7 @@ def rights(picker: Picker, home: str, served: tuple[str, ...]) -> list[dict[str,
     for namespace in served or ("",):
         scope = "" if namespace else "Cluster"
         name = base_name(picker.key, namespace) if namespace else cluster_name(picker.key)
-        head = metadata(picker, namespace, name)
+        head = metadata(picker, namespace, name, owned=False)
         found += [
             {"apiVersion": f"{_RBAC}/v1", "kind": f"{scope}Role", "metadata": head, "rules": rules},
             {
