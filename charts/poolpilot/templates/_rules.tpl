@@ -164,6 +164,12 @@
 - apiGroups: ["cert-manager.io"]
   resources: [certificates]
   verbs: [list, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, delete]
 {{- end }}
 
 {{- define "poolpilot.rules.cleanupCluster" -}}

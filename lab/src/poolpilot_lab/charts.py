@@ -82,7 +82,8 @@ def _rules() -> str:
         "cluster": [(rule.as_rbac(), rule.why) for rule in rights.OPERATOR_CLUSTER],
         "doctor": [(_rule(group, names, "list"), "") for group, names in RIGHTS],
         "doctorCluster": [(_rule(group, names, "list"), "") for group, names in RIGHTS_CLUSTER],
-        "cleanup": [(_rule(one.group, [one.plural], "list", "delete"), "") for one in cleanup.NAMESPACED],
+        "cleanup": [(_rule(one.group, [one.plural], "list", "delete"), "") for one in cleanup.NAMESPACED]
+        + [(_rule(one.group, [one.plural], *verbs), "") for one, verbs in cleanup.ALSO],
         "cleanupCluster": [(_rule(one.group, [one.plural], "list", "delete"), "") for one in cleanup.CLUSTER],
     }
     lines = ["{{/* Made from the rights that the programs state, by `make charts`; change them there. */}}"]

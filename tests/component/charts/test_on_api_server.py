@@ -359,8 +359,9 @@ async def test_in_namespaces_the_test_of_a_release_may_read_those(helm: Helm, ki
     assert "not-allowed" in {one.check for one in report.findings}, "nothing of other namespaces"
 
 
-def made_by_the_operator(stage: Stage, picker: str = "default") -> list[dict[str, Any]]:
+def made_by_an_operator(stage: Stage, picker: str = "default", operator: str = "home") -> list[dict[str, Any]]:
     labels = {
+        "poolpilot.dev/operator": operator,
         "app.kubernetes.io/managed-by": "poolpilot",
         "poolpilot.dev/picker-namespace": "home",
         "poolpilot.dev/picker": picker,
@@ -371,7 +372,7 @@ def made_by_the_operator(stage: Stage, picker: str = "default") -> list[dict[str
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
-        "metadata": {"name": f"{picker}-of-home", "labels": labels},
+        "metadata": {"name": f"{picker}-of-{operator}", "labels": labels},
         "rules": [],
     }
     return [
@@ -393,15 +394,20 @@ async def there(api: Api, manifest: dict[str, Any]) -> bool:
     return True
 
 
-async def test_clean_up_removes_what_was_made_for_its_picker_and_nothing_else(
+async def test_clean_up_removes_what_its_operator_made_and_nothing_else(
     helm: Helm, kinds: Api, plane: ControlPlane
 ) -> None:
-    """Also where no operator runs any more; under the rights of its own account."""
+    """Also where no operator runs, and for Pickers of users, which stay; under the rights of its own account."""
     stage, team = Stage(kinds, "home"), Stage(kinds, "team-a")
     await stage.sound()
     await team.pool()
-    mine = made_by_the_operator(team)
-    others = [*made_by_the_operator(team, "another"), *(await foreign(team))]
+    account = stage.named(
+        "v1", "ServiceAccount", "own", labels=made_by_an_operator(team, "own")[0]["metadata"]["labels"]
+    )
+    secret = {**stage.named("v1", "Secret", "own-tls", labels=account["metadata"]["labels"]), "type": "Opaque"}
+    own = {**stage.named(OURS, "Picker", "own"), "spec": {}}
+    mine = [*made_by_an_operator(team), *made_by_an_operator(team, "own"), account, secret]
+    others = [own, *made_by_an_operator(team, "another", "elsewhere"), *(await foreign(team))]
     for one in (*mine, *others):
         await kinds.apply(one)
     argv, user = await hook(helm, kinds, "release-poolpilot-cleanup", {"cleanup": {"timeoutSeconds": 5}})
@@ -410,6 +416,7 @@ async def test_clean_up_removes_what_was_made_for_its_picker_and_nothing_else(
         while (done := await asyncio.to_thread(run, argv, kubeconfig)).returncode != 0:
             assert ": 403: " in done.stderr, done.stderr
     assert "the operator has left 4 objects after 5 s" in done.stdout
+    assert "9 objects are left that the operator made; deleting them" in done.stdout
     assert [await there(kinds, one) for one in mine] == [False] * len(mine)
     assert [await there(kinds, one) for one in others] == [True] * len(others)
     assert not await there(kinds, stage.named(OURS, "Picker", "default"))

@@ -119,8 +119,10 @@ async def test_from_install_to_uninstall(here: Helm, api: Api, plane: ControlPla
         # Clean-up: the operator removes what is in the pool's namespace, the rest has no owner's collector here.
         lines: list[str] = []
         async with KubeApi(access(plane.kubeconfig)) as kube:
-            left = await Cleanup(kube, HOME, "default", say=lines.append).run(20.0)
+            left = await Cleanup(kube, HOME, "default", operator="poolpilot-operator", say=lines.append).run(20.0)
         assert left == []
+        scaled = await api.get("apps/v1", "Deployment", "poolpilot-operator", HOME)
+        assert scaled["spec"]["replicas"] == 0
         assert lines[0] == f"Picker {HOME}/default is deleted; waiting for its operator to remove what it made for it"
         assert not [line for line in lines if f"/namespaces/{TEAM}/" in line], "the operator did that"
         assert operator.running
