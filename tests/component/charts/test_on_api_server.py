@@ -158,6 +158,23 @@ async def test_the_chart_of_definitions_takes_ours_over_and_leaves_them_behind(h
     await api.get(OURS, "Picker", "kept", "pp")
 
 
+async def test_a_configuration_gives_way_to_a_policy(here: Helm, api: Api) -> None:
+    """As docs/operations.md tells: with --reuse-values null takes nothing away."""
+    chart = str(CHARTS / "poolpilot")
+    config = "apiVersion: poolpilot.dev/v1alpha1\nkind: EndpointPickerConfig\n"
+    values = {"scope": "namespace", "picker": {"spec": {"config": {"inline": config}}}}
+    flags = ("same", chart, "--namespace", "inlined")
+    assert here.run("install", *flags, "--create-namespace", values=values).code == 0
+    change = ("--set", "picker.spec.config.inline=null", "--set", "picker.spec.config.policy=round-robin")
+    said = here.run("upgrade", *flags, "--reuse-values", *change)
+    assert said.code != 0 and "give exactly one of policy, inline and configMapRef" in said.errors
+    said = here.run("upgrade", *flags, "--reset-then-reuse-values", *change)
+    assert said.code == 0, said.errors
+    picker = await api.get(OURS, "Picker", "default", "inlined")
+    assert picker["spec"]["config"] == {"policy": "round-robin"}
+    assert here.run("uninstall", "same", "--namespace", "inlined", "--no-hooks").code == 0
+
+
 async def test_two_releases_in_two_namespaces(here: Helm, api: Api) -> None:
     """Neither takes anything of the other, and one stays whole when the other goes."""
     chart, values = str(CHARTS / "poolpilot"), {"scope": "namespace"}
