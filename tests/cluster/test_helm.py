@@ -223,6 +223,8 @@ NOT_HERE: Final = {"cert-manager.io", "monitoring.coreos.com"}
 """Groups of kinds that this cluster does not have."""
 
 SELDOM: Final = {
+    # The release brings its Lease: only where somebody deleted it.
+    Asked("coordination.k8s.io", "leases", "create"),
     # Adapters have tests of their own.
     Asked("poolpilot.dev", "loraadapters/status", "patch"),
     # What nobody changed or took away here: a pool's port, a certificate, a budget, a policy.

@@ -113,7 +113,9 @@ class Lease:
             return
         transitions = int(spec.get("leaseTransitions") or 0) + (0 if mine else 1)
         acquired = spec.get("acquireTime") if mine else None
-        body = {**self._head(), "metadata": {**self._meta, "resourceVersion": version}}
+        # Labels and annotations are those of who brought the Lease, for example a release.
+        kept = {name: value for name, value in lease["metadata"].items() if name != "managedFields"}
+        body = {**self._head(), "metadata": {**kept, "resourceVersion": version}}
         body["spec"] = self._spec(transitions, acquired)
         await self._write("PUT", self._path, body, began)
 

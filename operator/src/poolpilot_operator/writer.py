@@ -84,9 +84,11 @@ class Writer:
         self._stores = stores
 
     def ours(self, one: Object) -> bool:
-        """Whether this operator made it."""
+        """Whether this operator made it; also where somebody took away the label that we list by."""
         labels = one.metadata.labels
-        return labels.get(MANAGED_BY_LABEL) == MANAGED_BY and labels.get(OPERATOR_LABEL, self._home) == self._home
+        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY:
+            return labels.get(OPERATOR_LABEL, self._home) == self._home
+        return APPLIED in one.metadata.annotations and labels.get(OPERATOR_LABEL) == self._home
 
     async def ensure(self, wanted: Manifest) -> Owned:
         """Makes it so. Raises ForeignError, TerminatingError, BusyError, or KubeError."""
@@ -217,6 +219,8 @@ class Writer:
                 raise BusyError(f"{kind} {'/'.join(key)} comes and goes") from None
             if not self.ours(live):
                 raise ForeignError(kind, live) from None
+            if live.metadata.labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
+                return await self._replace(live, kind, key, sealed)
             raise BusyError(f"{kind} {'/'.join(key)} is not in the cache yet") from None
         return self._learned(kind, key, answer)
 

@@ -34,7 +34,7 @@ class Candidate:
         self.name, self.leaders = name, leaders
         self.most = 0
         self._api = KubeApi(access)
-        self.lease = Lease(self._api, namespace, "lease", name, self._changed, random.Random(hash(name)), times=SHORT)
+        self.lease = Lease(self._api, namespace, "lease", name, self._changed, random.Random(name), times=SHORT)
         self.task: asyncio.Task[None] | None = None
 
     def _changed(self, leading: bool) -> None:
@@ -53,6 +53,26 @@ class Candidate:
 
     async def leads(self) -> bool:
         return self.lease.leading
+
+
+async def test_a_lease_that_a_release_brought_is_taken_and_stays_the_releases(
+    plane: ControlPlane, cluster: Cluster, home: str
+) -> None:
+    meta = {"name": "lease", "namespace": home, "labels": {"a": "b"}, "annotations": {"c": "d"}}
+    await cluster.api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta})
+    one = Candidate(from_kubeconfig(plane.kubeconfig), home, "one", leaders=set())
+
+    async def held() -> bool:
+        lease = await cluster.get("coordination.k8s.io/v1", "Lease", home, "lease")
+        assert lease is not None
+        assert {name: lease["metadata"].get(name) for name in meta} == meta
+        # Renewed at least once.
+        return (
+            lease["spec"].get("holderIdentity") == "one" and lease["spec"]["acquireTime"] < lease["spec"]["renewTime"]
+        )
+
+    async with one.running():
+        await eventually(held)
 
 
 async def test_one_of_several_leads_and_the_next_takes_over_at_once_when_it_ends_in_order(
@@ -74,7 +94,8 @@ async def test_one_of_several_leads_and_the_next_takes_over_at_once_when_it_ends
             await asyncio.gather(task, return_exceptions=True)
             assert not candidates[leader].lease.leading
             await eventually(lambda: _one(leaders - {leader}))
-        after = await cluster.get("coordination.k8s.io/v1", "Lease", home, "lease")
+            # Before the first gives it back, who may be the next.
+            after = await cluster.get("coordination.k8s.io/v1", "Lease", home, "lease")
         assert after is not None
         # It was given back, then taken.
         assert after["spec"]["leaseTransitions"] == before["spec"]["leaseTransitions"] + 1

@@ -57,8 +57,10 @@ async def test_a_pools_service_moves_to_another_port_of_its_reference(
         {"metadata": {"annotations": {"poolpilot.dev/pool": None}}},
         {"metadata": {"annotations": {"poolpilot.dev/pool": "other"}}},
         {"metadata": {"labels": {"poolpilot.dev/picker": "other"}}},
+        {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}},
+        {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}},
     ],
-    ids=["selector", "ports", "type", "annotation removed", "annotation", "label"],
+    ids=["selector", "ports", "type", "annotation removed", "annotation", "label", "mark removed", "mark"],
 )
 async def test_a_pools_service_is_set_back(
     plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str, change: dict[str, Any]
