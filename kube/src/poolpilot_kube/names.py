@@ -48,7 +48,8 @@ ADMIN_PORT: Final = 9090
 """Where a Picker's pod answers /healthz, /readyz, /metrics and POOLS_PATH."""
 POOLS_PATH: Final = "/pools"
 """What a picker says of its pools: {"version": V, "pools": [{"namespace", "name", "port", "serving", "reason"}]};
-`?since=V&wait=SECONDS` waits for another version."""
+`?since=V&wait=SECONDS` waits for another version.
+`configuration` says why the newest one is not in force, empty if it is."""
 H2C: Final = "kubernetes.io/h2c"
 """`appProtocol` of HTTP/2 without TLS."""
 
