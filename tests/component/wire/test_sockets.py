@@ -21,8 +21,8 @@ from h2.events import (
 
 from extproc_client import chat
 from poolpilot_picker.errors import StartError
-from poolpilot_picker.extproc.certificates import TlsFiles
-from poolpilot_picker.extproc.wire import frames
+from poolpilot_picker.extproc.certificates import Certificates, TlsFiles
+from poolpilot_picker.extproc.wire import frames, listening
 from poolpilot_picker.extproc.wire.errors import Code
 from poolpilot_picker.extproc.wire.limits import Limits
 from wire_server import WAIT_S, Raw, WireServer, prefixed, request_head
@@ -402,6 +402,70 @@ async def test_plaintext_on_a_tls_port_and_an_unfinished_handshake(caplog: pytes
         silent = await server.client()
         await silent.rest()
     assert not [record for record in caplog.records if record.exc_info], "nobody's fault of ours"
+
+
+async def shown(server: WireServer) -> bytes:
+    """The certificate that a new connection is shown, DER."""
+    context = client_context(["h2"])
+    context.verify_mode = ssl.CERT_NONE
+    raw = await server.client(context)
+    found = raw.writer.get_extra_info("ssl_object").getpeercert(True)
+    assert isinstance(found, bytes)
+    return found
+
+
+def of_client() -> TlsFiles:
+    """Another pair."""
+    return TlsFiles(certificate=(TLS / "client.crt").read_bytes(), key=(TLS / "client.key").read_bytes())
+
+
+def der(files: TlsFiles) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(files.certificate[files.certificate.index(b"-----BEGIN") :].decode())
+
+
+async def test_all_ports_get_new_certificates_and_connections_stay() -> None:
+    both = Certificates(tls_files())
+    async with WireServer(tls=both) as one, WireServer(tls=both) as two:
+        before = (await one.client(client_context(["h2"]))).greet()
+        unfinished = await one.client()
+        for files in (of_client(), tls_files(), of_client()):
+            both.replace(files)
+        for server in (one, two):
+            port = server.port
+            async with asyncio.timeout(WAIT_S):
+                while await shown(server) != der(of_client()):
+                    await asyncio.sleep(0.005)
+            assert server.port == port
+        end = await call(before, "/grpc.health.v1.Health/Check", data=prefixed(b""))
+        assert end["grpc-status"] == "0"
+        unfinished.close()
+        await two.transport.drain(0.0)
+        both.replace(tls_files())
+        with pytest.raises(ConnectionError):
+            await two.client()
+        async with asyncio.timeout(WAIT_S):
+            while await shown(one) != der(tls_files()):
+                await asyncio.sleep(0.005)
+    assert not both._followers
+
+
+async def test_certificates_that_cannot_be_taken_into_use(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: TlsFiles) -> ssl.SSLContext:
+        raise OSError(24, "Too many open files")
+
+    both = Certificates(tls_files())
+    async with WireServer(tls=both) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(listening, "tls_context", fails)
+            both.replace(of_client())
+            await server.until(lambda: "could not be taken into use" in caplog.text)
+        assert await shown(server) == der(tls_files()), "the port keeps what it has"
+        both.replace(of_client())
+        async with asyncio.timeout(WAIT_S):
+            while await shown(server) != der(of_client()):
+                await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -150,9 +151,12 @@ class Listener:
                 one.close()
             log.exception("new certificates could not be taken into use; the port keeps those it has")
             return
-        old, self._servers, self._sockets = self._servers, servers, sockets
-        for server in servers if self._closed else old:
-            server.close()
+        if self._closed:
+            await _retire(servers, sockets)
+            return
+        old = self._servers, self._sockets
+        self._servers, self._sockets = servers, sockets
+        await _retire(*old)
 
     def close(self) -> None:
         """Accepts no more; connections stay."""
@@ -161,3 +165,14 @@ class Listener:
             self._certificates.leave(self._changed)
         for server in self._servers:
             server.close()
+
+
+async def _retire(servers: list[asyncio.Server], sockets: list[socket.socket]) -> None:
+    """Accepts there no more. What asyncio has just accepted is taken up in its next turn, and needs its server then."""
+    loop = asyncio.get_running_loop()
+    for one in sockets:
+        with contextlib.suppress(RuntimeError):  # uvloop, which has no such gap
+            loop.remove_reader(one)
+    await asyncio.sleep(0)
+    for server in servers:
+        server.close()
