@@ -250,33 +250,52 @@ def test_a_waiter_that_fails_costs_nobody_else_the_turn(caplog: pytest.LogCaptur
     assert "failed when it was told" in caplog.text
 
 
-def test_an_overdue_request_keeps_what_becomes_free_and_short_work_passes_for_a_while():
+def test_room_is_kept_for_the_first_that_finds_none():
+    stage = Stage(room=RoomSettings(max_tokens=20_000, start_within_ms=1e9, short_reserve=0.0))
+    running = [stage.go("a", tokens=19_000) for _ in range(2)]
+    large = stage.go("b", tokens=18_000)
+    small = [stage.go("a", tokens=3_000) for _ in range(3)]
+    stage.finish(running[0])
+    held = stage.go("c", tokens=19_000)
+    assert held.placement is None
+    stage.advance()
+    assert large.placement is not None, "it was the first"
+    assert [one.placement for one in small] == [None] * 3
+    stage.finish(running[1])
+    stage.advance()
+    assert held.placement is None or small[0].placement is None, "one of the two is behind the other"
+
+
+def test_small_requests_do_not_take_every_bit_that_a_large_one_waits_for():
+    stage = Stage(ADDRESSES[:1], room=RoomSettings(max_tokens=20_000, start_within_ms=1e9, short_reserve=0.0))
+    running = [stage.go("a", tokens=4_000) for _ in range(5)]
+    large = stage.go("b", tokens=15_000)
+    small = [stage.go("a", tokens=4_000) for _ in range(20)]
+    for client in running[:4]:
+        stage.finish(client, output=300.0)
+        stage.advance()
+    assert large.placement is not None, "four of five have ended: its room was kept"
+    assert not any(one.placement for one in small)
+
+
+def test_alone_short_work_passes_until_the_large_one_is_overdue():
     stage = Stage(
         ADDRESSES[:1],
         room=RoomSettings(max_tokens=20_000, start_within_ms=1e9, short_reserve=0.0),
         queue=QueueSettings(default_band=BandSettings(ageing_ms=1_000.0)),
     )
-    running = [stage.go("a", tokens=9_000), stage.go("a", tokens=9_000)]
-    large = stage.go("b", tokens=19_000)
-    stage.advance(1_100.0)
-    for _ in range(3):  # three younger ones go first, then it is its turn
-        younger = stage.go("a", tokens=5_000)
-        stage.finish(running.pop(0))
-        stage.advance()
-        assert younger.placement is not None
-        running.append(younger)
-    stage.finish(running.pop(0))
-    late, short = stage.go("a", tokens=5_000), stage.go("a", tokens=500)
+    running = stage.go("a", tokens=10_000)
+    large, short = stage.go("b", tokens=19_000), stage.go("a", tokens=500)
     stage.advance()
-    assert late.placement is None and large.placement is None
-    assert short.placement is not None
-    shorter = stage.go("a", tokens=400)
-    stage.advance(1_000.0)
-    assert shorter.placement is None, "it has waited twice as long: nobody passes"
-    for client in (*running, short):
-        stage.finish(client)
+    assert large.placement is None and short.placement is not None
+    later = stage.go("a", tokens=400)
+    stage.now += 1_000.0
     stage.advance()
-    assert large.placement is not None and late.placement is None
+    assert later.placement is None, "it is overdue: nobody passes"
+    stage.finish(running)
+    stage.finish(short)
+    stage.advance()
+    assert large.placement is not None
 
 
 def test_a_head_without_room_holds_up_only_what_needs_the_same():

@@ -152,13 +152,20 @@ def test_withdrawn_heads_are_passed_over():
 # ---- time
 
 
-def test_the_overdue_get_one_turn_in_four_and_the_longest_overdue_first():
+def test_the_overdue_get_a_share_of_the_turns_and_the_longest_overdue_first():
     settings = {"default_band": BandSettings(ageing_ms=1_000.0), "bands": {9: BandSettings(ageing_ms=1e9)}}
     old = [ticket("old", at=at) for at in range(3)]
-    young = [ticket("young", at=2_000.0, priority=9) for _ in range(20)]
+    young = [ticket("young", at=2_000.0, priority=9) for _ in range(4 * OVERDUE_TURN)]
     order = drained(queue_of(*old, *young, **settings), 5_000.0)
     places = [order.index(one) for one in old]
     assert places == [OVERDUE_TURN * (index + 1) - 1 for index in range(3)]
+
+
+def test_what_may_be_shed_does_not_age():
+    settings = {"default_band": BandSettings(ageing_ms=1_000.0)}
+    shed = ticket("shed", at=0.0, priority=-1)
+    young = [ticket("young", at=2_000.0) for _ in range(2 * OVERDUE_TURN)]
+    assert drained(queue_of(shed, *young, **settings), 5_000.0)[-1] is shed
 
 
 def test_nobody_waits_beyond_the_ttl():
@@ -239,7 +246,7 @@ def test_bytes_count_as_places_do_and_several_may_have_to_go():
 def test_a_flood_that_is_overdue_itself_does_not_pass_over_the_longest_overdue():
     settings = {"default_band": BandSettings(ageing_ms=1_000.0)}
     old = ticket("old", at=0.0)
-    flood = [ticket("flood", at=1.0, priority=9) for _ in range(10)]
+    flood = [ticket("flood", at=1.0, priority=9) for _ in range(2 * OVERDUE_TURN)]
     order = drained(queue_of(old, *flood, **settings), 5_000.0)
     assert order.index(old) == OVERDUE_TURN - 1
 

@@ -75,6 +75,9 @@ class FlowControl:
         self._backlog = 0.0
         self._due = False
         self._kept_for: Ticket | None = None
+        self._kept_slot = 0
+        self._keeping = False
+        """The one that room is kept for has been tried in this round: those behind it must leave its room alone."""
         if metrics is not None:
             metrics.watch(self)
 
@@ -234,13 +237,13 @@ class FlowControl:
         """Dispatches one; False where nobody can go."""
         if not self.room.any(self.pool.table, now):
             return False
-        self._kept_for = None
+        self._keeping = False
         saturation = self.gate.saturation(self.pool, now) if self._gated else 0.0
         with contextlib.closing(self.queue.heads(now)) as heads:
-            ticket, placement = self._first_that_fits(heads, saturation, now, turn=self.queue.overdue_turn(now))
+            ticket, placement = self._first_that_fits(heads, saturation, now)
         if ticket is None:
             with contextlib.closing(self.queue.others(now)) as others:
-                ticket, placement = self._first_that_fits(others, saturation, now, turn=False)
+                ticket, placement = self._first_that_fits(others, saturation, now)
         if ticket is None:
             return False
         self._backlog = max(0.0, self._backlog - ticket.cost)
@@ -252,7 +255,7 @@ class FlowControl:
         return True
 
     def _first_that_fits(
-        self, heads: Iterator[Ticket], saturation: float, now: float, *, turn: bool
+        self, heads: Iterator[Ticket], saturation: float, now: float
     ) -> tuple[Ticket | None, Placement | None]:
         """Places one of `heads`. (ticket, None): it left the queue in another way; (None, None): no one can go."""
         priorities = [band.priority for band in self.queue.bands]
@@ -265,13 +268,13 @@ class FlowControl:
             if self._gated and not self.gate.open(ticket.priority, priorities, saturation):
                 ticket.why = "the pool is saturated"
                 break
-            if self._kept_for is not None and self._kept_for is not ticket and not self._may_pass(ticket, now):
-                continue
+            self.room.kept = self._kept_from(ticket, now)
             ticket.request.queued_ms, ticket.request.queued_for = now - ticket.arrived_ms, ticket.why
             try:
                 return ticket, self._place(ticket.request, account, ticket, now)
             except NoRoom as full:
                 ticket.why = full.why
+                self._keep_room(ticket, full.nearest)
             except RequestRefused as refused:
                 self.queue.withdraw(ticket, now)
                 self._turn_away(ticket, _rejection(refused), refused, now, backlog=False)
@@ -282,22 +285,31 @@ class FlowControl:
                     self._metrics.left(ticket, QueueOutcome.DISPATCHED, now)
                 ticket.waiter.unplaceable(now)
                 return ticket, None
-            if turn and ticket.request.subset is None:
-                # The longest overdue: what becomes free is kept for it.
-                self._kept_for = ticket
-            turn = False
+            finally:
+                self.room.kept = None
             tries += 1
             if tries >= TRIES:
                 break
         return None, None
 
-    def _may_pass(self, ticket: Ticket, now: float) -> bool:
-        """While room is kept for an overdue request, short work may use it: it soon gives it back. Until the overdue
-        one has waited twice as long, or its room might never be free."""
+    def _keep_room(self, ticket: Ticket, nearest: int) -> None:
+        """The first in a round that finds no room has that of one endpoint kept for it, until it goes: those behind it,
+        being smaller, would else take every bit that becomes free."""
+        if self._keeping:
+            return
+        self._keeping = True
+        slots = self.pool.table.eligible
+        if ticket is not self._kept_for or self._kept_slot >= len(slots) or not slots[self._kept_slot]:
+            self._kept_for, self._kept_slot = ticket, nearest
+
+    def _kept_from(self, ticket: Ticket, now: float) -> int | None:
+        """The slot that a ticket must leave alone. Where there is only one, short work may use it until the one that
+        it is kept for is overdue."""
         kept = self._kept_for
-        assert kept is not None
-        patience = kept.overdue_ms - kept.arrived_ms
-        return self._is_short(ticket.uncached_tokens) and now - kept.arrived_ms <= 2.0 * patience
+        if not self._keeping or kept is None or kept is ticket:
+            return None
+        alone = int(self.pool.table.eligible.sum()) == 1
+        return None if alone and self._is_short(ticket.uncached_tokens) and kept.overdue_ms > now else self._kept_slot
 
     def _expired(self, ticket: Ticket, now: float) -> None:
         waited = (now - ticket.arrived_ms) / 1000.0

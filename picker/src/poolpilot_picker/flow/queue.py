@@ -1,8 +1,9 @@
 """The shared queue of one pool: who waits, in which order, until when, and who must go when it is full.
 
 Sans I/O: time (ms) is an argument. Priorities are strict, but a request that has waited for its band's `ageing_ms` is
-overdue: of OVERDUE_TURN requests dispatched while one is overdue, one is the longest overdue. So an overdue request
-with m overdue ahead of it goes after at most OVERDUE_TURN × (m + 1) dispatches, and nobody waits beyond its TTL.
+overdue, unless its priority is negative: of OVERDUE_TURN requests dispatched while one is overdue, one is the longest
+overdue. So an overdue request with m overdue ahead of it goes after at most OVERDUE_TURN × (m + 1) dispatches, and
+nobody waits beyond its TTL.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.flow.holding import Ticket
 
-OVERDUE_TURN: Final = 4
+OVERDUE_TURN: Final = 8
 MOST_VICTIMS: Final = 32
 """A request takes the place of at most so many others."""
 
@@ -135,7 +136,9 @@ class FlowQueue:
             self._remove(victim, now)
         self._sequence += 1
         ticket.sequence = self._sequence
-        ticket.overdue_ms = ticket.arrived_ms + self.settings.of(ticket.priority).ageing_ms
+        # Nothing is owed to what may be shed: it would take from the rest just when there is too much of it.
+        patience = self.settings.of(ticket.priority).ageing_ms if ticket.priority >= 0 else math.inf
+        ticket.overdue_ms = ticket.arrived_ms + patience
         self.band(ticket.priority).add(ticket, now)
         self._tickets[ticket] = None
         self.bytes += ticket.size_bytes

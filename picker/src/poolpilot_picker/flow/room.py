@@ -23,6 +23,8 @@ SHORT_TOKENS: Final = 2_048
 """Uncached tokens of work that gives a reserve back at once."""
 
 
+STACKED: Final = 4.0
+"""An endpoint with so many times the prefill work ahead may be chosen while another one could start at once."""
 CHECK_MS: Final = 200.0
 """What engines tell of their size is looked at so often by the quick check."""
 
@@ -43,11 +45,12 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoRoom(Exception):  # noqa: N818 - says what is so
-    """No endpoint that may serve the request has room; `why` in words."""
+    """No endpoint that may serve the request has room; `why` in words, `nearest`: the slot that meets most bounds."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, nearest: int) -> None:
         super().__init__(why)
         self.why = why
+        self.nearest = nearest
 
 
 class Room:
@@ -55,6 +58,8 @@ class Room:
 
     def __init__(self, settings: RoomSettings) -> None:
         self.settings = settings
+        self.kept: int | None = None
+        """A slot whose room is kept for another request."""
         self._least = 1.0 - settings.short_reserve
         self._checked_ms = -math.inf
         self._generation = -1
@@ -62,19 +67,22 @@ class Room:
 
     def narrow(self, view: DecisionView) -> None:
         """Leaves the candidates that have room. Raises NoRoom where none has."""
-        if self._ample(view):
+        kept = self.kept
+        if kept is None and self._ample(view):
             return
         idle = view.table.requests == 0.0
         bounds = self._bounds(view)
-        room: Mask = idle
-        fits: Mask | None = None
-        for _, free in bounds:
-            fits = free if fits is None else fits & free
-        if fits is not None:
-            room = idle | fits
+        (_, soon), *others = bounds
+        holds: Mask = np.logical_and.reduce([free for _, free in others])
+        room = idle | (soon & holds)
+        if kept is not None:
+            room[kept] = idle[kept] = holds[kept] = False
         if not (room & view.mask).any():
-            raise NoRoom(self._why(view.mask, bounds))
-        view.keep(room, "has no room")
+            raise NoRoom(self._why(view.mask, bounds), self._nearest(view, bounds))
+        # Some endpoint can start it soon. Where it goes is the policy's choice: to one that is busy with other long
+        # prompts, it may be, so that short requests find the rest free.
+        near = view.table.free_at_ms - view.now <= STACKED * self.settings.start_within_ms
+        view.keep(room | (holds & near), "has no room")
 
     def _ample(self, view: DecisionView) -> bool:
         """Every endpoint is far from every bound: the rule in a pool with little to do, at a few sums."""
@@ -99,7 +107,7 @@ class Room:
         used = table.expected_tokens * 2.0
         used += table.new_kv_tokens
         used += table.other_kv_tokens
-        more = request.prompt_tokens + request.sequences * view.expected_output + view.expected_rest * most
+        more = request.prompt_tokens + request.sequences * view.expected_output
         return bool(used.item(used.argmax()) + more <= self._least_kv)
 
     def _bounds(self, view: DecisionView) -> list[tuple[str, Mask]]:
@@ -117,8 +125,8 @@ class Room:
         if settings.max_tokens is not None:
             bounds.append(("tokens", table.uncached_tokens + uncached <= settings.max_tokens * share))
         used = table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(view.now))
-        rest = 0.5 * view.expected_rest * view.load.sequences
-        peak = used + uncached + (request.sequences * view.expected_output + rest)
+        # Of what is there, some end while others grow: only this request's own growth is still to come.
+        peak = used + uncached + request.sequences * view.expected_output
         bounds.append(("KV cache", peak <= settings.kv_share * share * table.kv_tokens))
         return bounds
 
@@ -129,6 +137,13 @@ class Room:
             return 1.0
         short = prompt - view.cached_tokens <= settings.short_tokens
         return np.where(short, 1.0, 1.0 - settings.short_reserve)
+
+    @staticmethod
+    def _nearest(view: DecisionView, bounds: list[tuple[str, Mask]]) -> int:
+        """The candidate that is within most bounds; of those, the one whose prefill work ends first."""
+        within = np.sum([free for _, free in bounds], axis=0, dtype=np.float64)
+        rank = np.where(view.mask, within - 1e-9 * np.maximum(0.0, view.table.free_at_ms - view.now), -np.inf)
+        return int(rank.argmax())
 
     @staticmethod
     def _why(mask: Mask, bounds: list[tuple[str, Mask]]) -> str:
