@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from poolpilot_lab.gotools import cache_folder
+from poolpilot_lab.processes import Child, free_ports, http_status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 _LONGEST_S: Final = 100.0
 """Of one command, a download included."""
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, configuration: str) -> AsyncIterator[str]:
+    """Its URL. What it remembers is in `folder`/data."""
+    server = await asyncio.to_thread(found, "prometheus")
+    (folder / "prometheus.yml").write_text(configuration)
+    [port] = free_ports(1, "127.0.0.1")
+    argv = [server, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+    child = Child("prometheus", [*argv, f"--web.listen-address=127.0.0.1:{port}"], log=folder / "prometheus.log")
+    child.start()
+
+    async def ready() -> bool:
+        return await http_status("127.0.0.1", port, "/-/ready") == 200
+
+    try:
+        await child.ready(ready, 60.0)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await child.stop()
 
 
 def found(name: str) -> str:

@@ -21,7 +21,7 @@ from picker_pools import PICKER, Pools, pool_ports, service
 from picker_program import PickerProgram
 from poolpilot_lab.control_plane.api import ApiError
 from poolpilot_lab.control_plane.cluster import ControlPlane, control_plane
-from poolpilot_lab.processes import Child, free_ports, http_status
+from poolpilot_lab.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -106,24 +106,11 @@ async def engines() -> AsyncIterator[tuple[Engines, int]]:
 @contextlib.asynccontextmanager
 async def prometheus(picker: PickerProgram, folder: Path) -> AsyncIterator[str]:
     """One that reads the picker every second."""
-    server = await asyncio.to_thread(prometheus_program.found, "prometheus")
-    [port] = free_ports(1, "127.0.0.1")
     target = f"127.0.0.1:{picker.admin_port}"
     jobs = [{"job_name": "picker", "static_configs": [{"targets": [target]}]}]
     settings = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
-    argv = [server, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-    child = Child("prometheus", [*argv, f"--web.listen-address=127.0.0.1:{port}"], log=folder / "prometheus.log")
-    child.start()
-    try:
-
-        async def ready() -> bool:
-            return await http_status("127.0.0.1", port, "/-/ready") == 200
-
-        await child.ready(ready, 60.0)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        await child.stop()
+    async with prometheus_program.running(folder, yaml.safe_dump(settings)) as url:
+        yield url
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,6 @@ import prometheus_program
 from kube_pods import Namespace
 from operator_stage import eventually, running_operator
 from poolpilot_kube.access import from_kubeconfig
-from poolpilot_lab.processes import Child, free_ports, http_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,24 +57,12 @@ def remembered(namespace: str) -> str:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def prometheus(home: str, tmp_path: Path) -> AsyncIterator[str]:
-    server, tool = prometheus_program.found("prometheus"), prometheus_program.found("promtool")
     (tmp_path / "said.txt").write_text(remembered(home))
-    (tmp_path / "prometheus.yml").write_text("global: {scrape_interval: 1m}\n")
+    tool = await asyncio.to_thread(prometheus_program.found, "promtool")
     made = [tool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "said.txt", tmp_path / "data"]
     await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True)
-    [port] = free_ports(1, "127.0.0.1")
-    argv = [server, f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-    child = Child("prometheus", [*argv, f"--web.listen-address=127.0.0.1:{port}"], log=tmp_path / "prometheus.log")
-    child.start()
-    try:
-
-        async def ready() -> bool:
-            return await http_status("127.0.0.1", port, "/-/ready") == 200
-
-        await child.ready(ready, 60.0)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        await child.stop()
+    async with prometheus_program.running(tmp_path, "global: {scrape_interval: 1m}\n") as url:
+        yield url
 
 
 async def test_advice_is_in_the_pickers_status(
