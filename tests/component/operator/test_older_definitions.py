@@ -117,6 +117,40 @@ async def test_what_a_definition_knows_is_written_and_the_rest_is_told(
         await eventually(whole)
 
 
+async def test_an_older_definition_of_others_is_told(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str
+) -> None:
+    """A ServiceMonitor without `interval`: all else is made, and the Picker says what is not."""
+    endpoint = {"type": "object", "properties": {"port": {"type": "string"}}}
+    spec = {
+        "type": "object",
+        "properties": {
+            "selector": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "endpoints": {"type": "array", "items": endpoint},
+        },
+    }
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
+    }
+    names = {"kind": "ServiceMonitor", "listKind": "ServiceMonitorList", "plural": "servicemonitors"}
+    monitors = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+    await cluster.api.define([monitors])
+    await cluster.made_picker(home)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods):
+        told = await eventually(lambda: cluster.condition(home, "default", "Programmed"))
+        assert (told["status"], told["reason"]) == ("False", "WriteRefused")
+        assert "ServiceMonitor" in told["message"] and "interval: field not declared in schema" in told["message"]
+        assert await cluster.get("apps/v1", "Deployment", home, "poolpilot-default") is not None
+
+
 async def refused(cluster: Cluster, kind: str, name: str, namespace: str, status: dict[str, Any]) -> bool:
     path = f"/apis/{OURS}/namespaces/{namespace}/{kind.lower()}s/{name}/status?fieldManager=test&dryRun=All"
     body = {"apiVersion": OURS, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "status": status}
