@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway_envoy import Gateway
     from gateway_pods import Pods
 
-PATIENCE_S = 0.4
+PATIENCE_S = 1.5
 """Envoy's message time-out: who waits must ask for more."""
 GATEWAY_S = 10.0
 CONFIG = f"""\
@@ -112,7 +112,7 @@ async def test_requests_wait_beyond_the_patience_of_envoy(line: Line, mode: str)
     held = await line.occupy(mode)
     late = [asyncio.ensure_future(line.post(mode, "*=ok")) for _ in range(6)]
     await line.waiting(6)
-    await asyncio.sleep(2.5 * PATIENCE_S)
+    await asyncio.sleep(1.3 * PATIENCE_S)
     assert not any(one.done() for one in late)
     await line.let_go(held)
     answers = await asyncio.gather(*late)
