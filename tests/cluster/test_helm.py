@@ -199,12 +199,53 @@ async def test_a_picker_with_everything_comes_and_goes(site: Site, system: Space
         await until(lambda one=one: gone(*one), f"the {one[1]} stays")
 
 
+async def test_pickers_beside_their_pools_come_and_go(site: Site, system: Space) -> None:
+    """Nothing owns what they need in a pool's namespace: the operator removes it, the pods first."""
+    picker = {"apiVersion": "poolpilot.dev/v1alpha1", "kind": "Picker", "metadata": {"name": "beside"}}
+    spec = {"placement": "PerNamespace", "pools": {"namespaces": [site.space.name]}, "tls": {"mode": "SelfSigned"}}
+    await system.apply({**picker, "spec": spec})
+    pool = await site.space.get("inferencepool", POOL)
+    metadata = {"name": "near", "labels": {"poolpilot.dev/picker": "beside"}}
+    ref = {"name": "near-picker", "port": {"number": 9002}}
+    near = {name: pool[name] for name in ("apiVersion", "kind")} | {"metadata": metadata}
+    await site.space.apply({**near, "spec": {**pool["spec"], "endpointPickerRef": ref}})
+    name = f"poolpilot-{SYSTEM}-beside"
+    await until(lambda: site.space.has("deployment", name), "no picker comes")
+    await site.space.available(name)
+    await site.space.kubectl("delete", "inferencepool", "near")
+    for kind, one in (
+        *((kind, name) for kind in ("deployment", "poddisruptionbudget", "networkpolicy", "role", "serviceaccount")),
+        ("secret", f"{name}-tls"),
+    ):
+
+        async def gone(kind: str = kind, one: str = one) -> bool:
+            return not await site.space.has(kind, one)
+
+        await until(gone, f"the {kind} stays", 120)
+    await system.kubectl("delete", "picker", "beside")
+
+
+async def test_what_somebody_changes_of_ours_is_set_back(site: Site, system: Space) -> None:
+    await system.kubectl("delete", "lease", "poolpilot-operator")
+    await until(lambda: system.has("lease", "poolpilot-operator"), "the operator takes no new Lease")
+    change = {"spec": {"ports": [{"port": 9002, "appProtocol": "http"}]}}
+    await site.space.kubectl("patch", "service", SERVICE, "--type=merge", "-p", json.dumps(change))
+
+    async def repaired() -> bool:
+        [port] = (await site.space.get("service", SERVICE))["spec"]["ports"]
+        return port.get("appProtocol") == "kubernetes.io/h2c"
+
+    await until(repaired, "the Service stays as it was made")
+
+
 async def test_an_uninstall_leaves_what_is_not_ours(site: Site, system: Space, cluster: Stage) -> None:
     before = await site.space.get("inferencepool", POOL)
+    # A user's own Picker stays, and what runs for it goes.
+    theirs = {"apiVersion": "poolpilot.dev/v1alpha1", "kind": "Picker", "metadata": {"name": "theirs"}}
+    await system.apply({**theirs, "spec": {"pools": {"namespaces": [site.space.name]}}})
+    await until(lambda: site.space.has("rolebinding", f"poolpilot-{SYSTEM}-theirs"), "there are no rights")
+    await system.available("poolpilot-theirs")
     assert await ours(site.space) and await ours(system)
-    # The pods of the Picker that was deleted drain without the rights that they had.
-    forbidden = [one for one in cluster.audit.entries(SYSTEM) if one.forbidden]
-    assert [one for one in forbidden if one.account != "poolpilot-full"] == []
     await system.helm("uninstall", "poolpilot", "--wait", "--timeout=3m")
     for kind in ("inferencepools.inference.networking.k8s.io", "pickers.poolpilot.dev"):
         await system.kubectl("get", "crd", kind)
@@ -212,6 +253,8 @@ async def test_an_uninstall_leaves_what_is_not_ours(site: Site, system: Space, c
     assert after["metadata"]["uid"] == before["metadata"]["uid"] and after["spec"] == before["spec"]
     assert "finalizers" not in after["metadata"]
     assert (await ours(site.space), await ours(system)) == ([], [])
+    assert "finalizers" not in (await system.get("picker", "theirs"))["metadata"]
+    await system.kubectl("delete", "picker", "theirs")
     left = await system.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
     assert [one for one in left.split() if "poolpilot" in one] == []
 
@@ -227,11 +270,6 @@ SELDOM: Final = {
     Asked("coordination.k8s.io", "leases", "create"),
     # Adapters have tests of their own.
     Asked("poolpilot.dev", "loraadapters/status", "patch"),
-    # What nobody changed or took away here: a pool's port, a certificate, a budget, a policy.
-    Asked("", "services", "patch"),
-    Asked("", "secrets", "delete"),
-    Asked("policy", "poddisruptionbudgets", "delete"),
-    Asked("networking.k8s.io", "networkpolicies", "delete"),
 }
 """Rights that are needed on other days."""
 
@@ -246,9 +284,11 @@ def granted(rules: tuple[rights.Rule, ...]) -> set[Asked]:
     }
 
 
-async def test_every_right_was_used(cluster: Stage) -> None:
-    """From the API server's own log of all that the release did, from its first start to its end."""
+async def test_every_right_was_used(site: Site, cluster: Stage) -> None:
+    """From the API server's own log of all that the release did, from its first start to its end, and nothing else."""
     entries = cluster.audit.entries(SYSTEM)
+    everyone = [*entries, *cluster.audit.entries(site.space.name)]
+    assert [one for one in everyone if one.forbidden] == [], "also by pods that drain, and by an operator that ends"
     used = {
         account: {one.asked for one in entries if one.account == account}
         for account in ("poolpilot-operator", "poolpilot-default", "poolpilot-full")
