@@ -620,3 +620,27 @@ def test_a_crowd_is_dispatched_in_turns_that_leave_others_theirs():
     stage.advance()
     assert all(one.placement is not None for one in crowd)
     assert stage.kicks == 1 and len(stage.flow.queue) == 0
+
+
+@pytest.mark.parametrize(("ahead_ms", "slot"), [(900.0, 0), (1_100.0, 1)])
+def test_a_policy_may_prefer_an_endpoint_with_some_more_work_ahead(ahead_ms: float, slot: int):
+    stage = Stage(room=RoomSettings(start_within_ms=250.0))
+    stage.go(subset=ADDRESSES[:1])
+    stage.pool.table.free_at_ms[0] = stage.now + ahead_ms
+    client = stage.go()
+    assert client.placement is not None
+    assert client.placement.booking.endpoint.slot == slot
+
+
+def test_room_that_was_kept_is_everybodys_when_nobody_waits_any_more():
+    stage = Stage(room=RoomSettings(max_tokens=20_000, start_within_ms=1e9, short_reserve=0.0))
+    running = [stage.go("a", tokens=15_000) for _ in range(2)]
+    tickets = [stage.submit("b", tokens=9_000)[1], stage.submit("a", tokens=9_000)[1]]
+    stage.advance()
+    for ticket in tickets:
+        assert isinstance(ticket, Ticket)
+        stage.flow.withdraw(ticket, QueueOutcome.EVICTED_CONTEXT_CANCELLED, stage.now)
+    for client in running:
+        stage.finish(client)
+    placed = [stage.go("c", tokens=18_000) for _ in range(2)]
+    assert all(one.placement is not None for one in placed)
