@@ -20,6 +20,8 @@ import msgspec
 
 from poolpilot_kube.backoff import Backoff
 from poolpilot_kube.errors import KubeError, RefusedError
+from poolpilot_kube.known import Change as Change
+from poolpilot_kube.known import Known, newer
 from poolpilot_kube.objects import Key, Object, ObjectMeta, ObjectT, Resource
 
 if TYPE_CHECKING:
@@ -29,17 +31,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-_MOST_TOMBSTONES: Final = 1024
 _SHORT_S: Final = 1.0
 """A watch that ends sooner without a word is a failure, however politely it ended."""
-
-
-class Change(msgspec.Struct, Generic[ObjectT], frozen=True):
-    """`old` is None for an object that is new to us, `new` for one that is gone."""
-
-    key: Key
-    old: ObjectT | None
-    new: ObjectT | None
 
 
 Apply: TypeAlias = Callable[["Sequence[Change[ObjectT]]"], None]
@@ -123,7 +116,6 @@ class Watcher(Generic[ObjectT]):
         rng: random.Random | None = None,
     ) -> None:
         """`name` and `labels` (a label selector) narrow what the server sends; `failed` hears of every failure."""
-        self.objects: dict[Key, ObjectT] = {}
         self.status = WatchStatus()
         self.synced = asyncio.Event()
         self._api = api
@@ -143,9 +135,13 @@ class Watcher(Generic[ObjectT]):
         self._backoff = Backoff(self._rng, self._settings.first_backoff_s, self._settings.most_backoff_s)
         self._version = ""
         """Where the next watch begins; empty: everything has to be listed."""
-        self._gone: dict[Key, str] = {}
-        """resourceVersions of deletions: what happened before them must not bring the object back."""
+        self._known: Known[ObjectT] = Known()
         self._relist_at = 0.0
+
+    @property
+    def objects(self) -> dict[Key, ObjectT]:
+        """As last heard of, by key; to be read only."""
+        return self._known.objects
 
     async def run(self) -> None:
         """Until cancelled. Whatever the server does is no reason to end."""
@@ -167,20 +163,15 @@ class Watcher(Generic[ObjectT]):
     def wrote(self, answer: bytes) -> None:
         """The server's answer to a write of ours: known at once, not only when the watch tells it."""
         one = self._decoded(msgspec.Raw(answer))
-        if isinstance(one, Object):
-            old = self.objects.get(one.key)
-            known = old.metadata.resource_version if old is not None else self._gone.get(one.key)
-            if known is None or _newer(one.metadata.resource_version, known):
-                self.objects[one.key] = one
-                self._apply([Change(one.key, old, one)])
+        change = self._known.answered(one) if isinstance(one, Object) else None
+        if change is not None:
+            self._apply([change])
 
-    def deleted(self, key: Key, uid: str) -> None:
-        """The server says that this object is gone. If it lingers, the watch tells of it again."""
-        old = self.objects.get(key)
-        if old is not None and old.metadata.uid == uid:
-            del self.objects[key]
-            self._bury(key, old.metadata.resource_version)
-            self._apply([Change(key, old, None)])
+    def deleted(self, one: Object) -> None:
+        """The server says that this very object is gone. If it lingers, the watch tells of it again."""
+        change = self._known.ended(one)
+        if change is not None:
+            self._apply([change])
 
     # ---- what is asked
 
@@ -189,6 +180,7 @@ class Watcher(Generic[ObjectT]):
         found: dict[Key, ObjectT] = {}
         undecodable: set[Key] = set()
         query = {**self._query, "limit": str(settings.page)}
+        self._known.list_begins()
         while True:
             page = msgspec.json.decode(await self._api.get(self._path, query), type=_Page)
             for item in page.items or ():
@@ -205,10 +197,9 @@ class Watcher(Generic[ObjectT]):
         self._heard()
         self._version = page.metadata.resource_version
         self._relist_at = self._now() + self._spread(settings.relist_s)
-        self._gone.clear()
         self.status.lists += 1
         self.status.synced = True
-        self._replace(found)
+        self._apply(self._known.listed(found, self._version))
         self.synced.set()
 
     async def _watch(self) -> None:
@@ -267,27 +258,12 @@ class Watcher(Generic[ObjectT]):
         if not isinstance(one, Object):
             return None
         version = one.metadata.resource_version
-        key, old = one.key, self.objects.get(one.key)
-        known = old.metadata.resource_version if old is not None else self._gone.get(key)
-        if known is not None and not _newer(version, known, deleted=event.type == "DELETED" and old is not None):
+        deleted = event.type == "DELETED"
+        if self._known.stale(one, deleted=deleted):
             self.status.stale += 1
             return None
-        self._version = version if not self._version or _newer(version, self._version) else self._version
-        if event.type == "DELETED":
-            self._bury(key, version)
-            return Change(key, self.objects.pop(key), None) if old is not None else None
-        self._gone.pop(key, None)
-        self.objects[key] = one
-        return Change(key, old, one)
-
-    def _replace(self, found: dict[Key, ObjectT]) -> None:
-        before, self.objects = self.objects, found
-        changes = [Change(key, old, None) for key, old in before.items() if key not in found]
-        for key, new in found.items():
-            old = before.get(key)
-            if old is None or old.metadata.resource_version != new.metadata.resource_version:
-                changes.append(Change(key, old, new))
-        self._apply(changes)
+        self._version = version if not self._version or newer(version, self._version) else self._version
+        return self._known.drop(one.key, version) if deleted else self._known.put(one)
 
     def _decoded(self, raw: msgspec.Raw) -> ObjectT | Key | None:
         """The object; its key where it is not as its kind has to be, None where even that is not known."""
@@ -301,11 +277,6 @@ class Watcher(Generic[ObjectT]):
                 key = None
             log.warning("%s %s cannot be read and is passed over: %s", self._resource, "/".join(key or ("?",)), error)
             return key
-
-    def _bury(self, key: Key, version: str) -> None:
-        self._gone[key] = version
-        if len(self._gone) > _MOST_TOMBSTONES:
-            self._gone.pop(next(iter(self._gone)))
 
     # ---- how it goes
 
@@ -335,13 +306,3 @@ class Watcher(Generic[ObjectT]):
     def _spread(self, seconds: float) -> float:
         """Many clients that began together must not come back together."""
         return seconds * (0.9 + 0.2 * self._rng.random())
-
-
-def _newer(version: str, known: str, *, deleted: bool = False) -> bool:
-    """Whether a resourceVersion is of a later moment. Versions that are not numbers cannot be compared: taken as later.
-
-    `deleted`: servers before 1.33 may give a deletion the version of the last state of the object.
-    """
-    if not (version.isdecimal() and known.isdecimal()):
-        return True
-    return int(version) >= int(known) if deleted else int(version) > int(known)

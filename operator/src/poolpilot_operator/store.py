@@ -92,7 +92,7 @@ class Store(Generic[ObjectT]):
         """The server deleted this very object."""
         watcher = self._watcher(one.metadata.namespace)
         if watcher is not None:
-            watcher.deleted(one.key, one.metadata.uid)
+            watcher.deleted(one)
 
     @property
     def status(self) -> list[WatchStatus]:

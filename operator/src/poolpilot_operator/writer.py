@@ -135,6 +135,10 @@ class Writer:
         except RefusedError as error:
             if error.status not in {404, 409}:
                 raise
+            # Another of its name is there by now, unless something else was in conflict.
+            now = await self.read(kind, live.key) if error.status == 409 else None
+            if now is not None and now.metadata.uid == live.metadata.uid:
+                raise
         store = self._stores.get(kind)
         if store is not None:
             store.deleted(live)

@@ -28,6 +28,9 @@ class Followed:
     def wrote(self, version: int, uid: str = "one") -> None:
         self.watcher.wrote(msgspec.json.encode(service(version, uid)))
 
+    def deleted(self, version: int, uid: str = "one") -> None:
+        self.watcher.deleted(msgspec.convert(service(version, uid), Service))
+
     @property
     def version(self) -> str | None:
         known = self.watcher.objects.get(KEY)
@@ -72,18 +75,19 @@ def test_an_answer_does_not_move_where_the_watch_goes_on() -> None:
 def test_what_was_deleted_is_gone_at_once_and_stays_gone() -> None:
     one = Followed()
     one.event("ADDED", 5)
-    one.watcher.deleted(KEY, "another")
+    one.deleted(4, "another")
     assert one.version == "5"
-    one.watcher.deleted(KEY, "one")
+    one.deleted(5)
     assert one.version is None
     assert one.heard[-1].new is None
-    # A late word of before brings it not back; one of after does: it lingers, or is another.
+    # A late word of before brings it not back, though somebody changed it after we last heard of it; another one does.
     one.event("MODIFIED", 5)
+    one.event("MODIFIED", 6)
     assert one.version is None
-    one.event("DELETED", 6)
+    one.event("DELETED", 7)
     assert len(one.heard) == 2
-    one.event("ADDED", 7, "two")
-    assert one.version == "7"
+    one.event("ADDED", 8, "two")
+    assert one.version == "8"
 
 
 def test_an_answer_that_is_no_object_is_passed_over() -> None:
