@@ -51,6 +51,9 @@ class FaultProxy:
     refuse_watches: tuple[int, dict[str, str]] | None = None
     transform: Callable[[bytes], list[bytes]] = lambda line: [line]
     """What becomes of a line of a watch."""
+    transform_each: Callable[[], Callable[[bytes], list[bytes]]] | None = None
+    """Makes a transform for each watch that is opened, before the common one: for faults that remember lines, for no
+    server sends in one watch what belongs into another."""
     silent: bool = False
     """Watches are accepted, and nothing comes."""
     ends: bool = False
@@ -146,18 +149,24 @@ class FaultProxy:
 
     async def _pump(self, answer: aiohttp.ClientResponse, queue: asyncio.Queue[bytes | None]) -> None:
         rest = b""
+        own = self.transform_each() if self.transform_each is not None else _as_it_is
         with contextlib.suppress(aiohttp.ClientError):
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    for one in self.transform(line + b"\n"):
-                        queue.put_nowait(one)
+                    for mine in own(line + b"\n"):
+                        for one in self.transform(mine):
+                            queue.put_nowait(one)
         queue.put_nowait(None)
 
     async def _send(self, response: web.StreamResponse, queue: asyncio.Queue[bytes | None]) -> None:
         while (line := await queue.get()) is not None:
             if not self.silent:
                 await response.write(line)
+
+
+def _as_it_is(line: bytes) -> list[bytes]:
+    return [line]
 
 
 @contextlib.asynccontextmanager

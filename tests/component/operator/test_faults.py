@@ -124,16 +124,20 @@ async def twice(proxy: FaultProxy) -> None:
 
 
 async def late(proxy: FaultProxy) -> None:
-    """Every second event is overtaken by the next."""
-    held: list[bytes] = []
+    """Every second event of a watch is overtaken by the next."""
 
-    def swap(line: bytes) -> list[bytes]:
-        if held:
-            return [line, held.pop()]
-        held.append(line)
-        return []
+    def swapping() -> Callable[[bytes], list[bytes]]:
+        held: list[bytes] = []
 
-    proxy.transform = swap
+        def swap(line: bytes) -> list[bytes]:
+            if held:
+                return [line, held.pop()]
+            held.append(line)
+            return []
+
+        return swap
+
+    proxy.transform_each = swapping
     await proxy.cut()
 
 
