@@ -30,11 +30,11 @@ class PickerPod:
         self._news = asyncio.Condition()
 
     async def serve(
-        self, namespace: str, name: str, port: int, *, serving: bool = True, reason: str = "", endpoints: int = 1
+        self, namespace: str, name: str, port: int, *, serving: bool = True, reason: str = "", **more: Any
     ) -> None:
-        """The pool is known on this port."""
+        """The pool is known on this port. `more`: other fields of its entry; it has one endpoint."""
         entry = {"namespace": namespace, "name": name, "port": port, "serving": serving, "reason": reason}
-        entry["endpoints"] = endpoints
+        entry |= {"endpoints": 1, **more}
         await self._set((namespace, name), entry)
 
     async def drop(self, namespace: str, name: str) -> None:

@@ -7,6 +7,7 @@ until it says something else or is gone; of a pod that was never heard, nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,8 @@ log: Final = logging.getLogger(__name__)
 
 _WAIT_S: Final = 25
 _TIMEOUT_S: Final = 35.0
+_FIRST_RETRY_S: Final = 0.2
+_MOST_RETRY_S: Final = 5.0
 _PAUSE_S: Final = 0.1
 """After an answer: many pools that come together are told together."""
 _MOST_BYTES: Final = 32 * 2**20
@@ -39,6 +42,8 @@ class PoolHealth(msgspec.Struct, frozen=True):
     name: str
     port: int = 0
     serving: bool = False
+    terminating: bool = False
+    """Not serving any more, but still taking what comes: better than nobody."""
     reason: str = ""
     endpoints: int | None = None
     """None of a picker that does not say. Only whether there are any is of interest: 1 stands for all numbers."""
@@ -58,6 +63,9 @@ class PodHealth:
         self.problem = ""
         self.refusal = ""
         """Why its newest configuration is not in force."""
+        self.ready = False
+        """As the kubelet has it."""
+        self.became_ready = asyncio.Event()
 
 
 def admin_url(pod: Pod) -> str:
@@ -77,6 +85,7 @@ class PickerHealth:
         url_of: Callable[[Pod], str] = admin_url,
         rng: random.Random | None = None,
         wait_s: int = _WAIT_S,
+        first_retry_s: float = _FIRST_RETRY_S,
     ) -> None:
         """`changed` hears of the pools of which a pod says something else now, also when it cannot be asked.
 
@@ -87,6 +96,7 @@ class PickerHealth:
         self._url_of = url_of
         self._rng = rng or random.Random()
         self._wait_s = wait_s
+        self._first_retry_s = first_retry_s
         self._pods: dict[tuple[str, str], PodHealth] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._news = asyncio.Event()
@@ -102,12 +112,21 @@ class PickerHealth:
         return self._pods
 
     def follow(self, pod: Pod) -> None:
-        """From now on, if not yet; pods without an address are not."""
+        """From now on, if not yet; pods without an address are not.
+
+        To be told of each change of a pod: one that has become ready is asked at once. Its Deployment ends another one
+        for it, and where it is not known yet that leaves nobody in the slices.
+        """
         key = _key(pod)
-        if key in self._tasks or not pod.status.pod_ip:
+        if not pod.status.pod_ip:
             return
-        health = self._pods[key] = PodHealth()
-        self._tasks[key] = asyncio.create_task(self._poll(pod, health))
+        health = self._pods.get(key)
+        if health is None:
+            health = self._pods[key] = PodHealth()
+            self._tasks[key] = asyncio.create_task(self._poll(pod, health))
+        elif pod.ready and not health.ready:
+            health.became_ready.set()
+        health.ready = pod.ready
 
     def leave(self, pod: Pod) -> None:
         """The pod, or its address, is gone."""
@@ -138,7 +157,11 @@ class PickerHealth:
             await self._session.close()
 
     async def _poll(self, pod: Pod, health: PodHealth) -> None:
-        url, version, backoff = f"{self._url_of(pod)}{POOLS_PATH}", None, Backoff(self._rng, 0.2, 5.0)
+        url, version, backoff = (
+            f"{self._url_of(pod)}{POOLS_PATH}",
+            None,
+            Backoff(self._rng, self._first_retry_s, _MOST_RETRY_S),
+        )
         while True:
             try:
                 answer = await self._ask(url, version)
@@ -150,7 +173,11 @@ class PickerHealth:
                     self._tell(pod, set())
                 # The next answer must tell everything: the pod may have begun anew.
                 version = None
-                await asyncio.sleep(backoff.after_failure())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(backoff.after_failure()):
+                        await health.became_ready.wait()
+                        backoff.reset()
+                health.became_ready.clear()
                 continue
             backoff.reset()
             version, health.problem = str(answer.version), ""

@@ -169,17 +169,19 @@ class PoolReconciler:
         troubles: list[str] = []
         for pod in self._pods(pool, picker):
             health = world.health.of(pod)
-            terminating = pod.metadata.deletion_timestamp is not None
+            ends = pod.metadata.deletion_timestamp is not None
             if health is None or health.pools is None:
                 # Not heard yet: stays what it was. An operator that starts must not empty what works.
                 serves = pod.metadata.uid in before and pod.ready
                 troubles.append(f"picker pod {pod.metadata.name}: {(health and health.problem) or 'not heard yet'}")
             else:
                 said = health.pools.get(pool.key)
-                serves = said is not None and said.serving and said.port == port
-                # Who cannot be asked, and whom the kubelet calls unready, is not there.
-                serves = serves and (not health.problem or pod.ready)
-                if not serves:
+                # Without the one that ends, and with the next not heard yet, nobody would be there.
+                serves = said is not None and (said.serving or said.terminating) and said.port == port
+                ends = ends or (said is not None and said.terminating)
+                # Who cannot be asked, and whom the kubelet calls unready or who was about to end, is not there.
+                serves = serves and (not health.problem or (pod.ready and not ends))
+                if not serves or (said is not None and not said.serving):
                     why = "does not know the pool yet" if said is None else said.reason or "does not serve it yet"
                     troubles.append(f"picker pod {pod.metadata.name}: {health.problem or why}")
             if serves:
@@ -189,7 +191,7 @@ class PoolReconciler:
                         pod.metadata.name,
                         pod.metadata.uid,
                         pod.status.pod_ip,
-                        terminating=terminating,
+                        terminating=ends,
                     )
                 )
         return found, troubles

@@ -306,6 +306,7 @@ class FleetPicker:
                 serving=one.serving and not self.draining,
                 reason=draining if self.draining else one.reason,
                 endpoints=len(one.pool.table.wanted()),
+                terminating=one.serving and self.draining,
             )
             for key, one in self._pools.items()
         ]
@@ -376,6 +377,7 @@ class FleetPicker:
         for one in self._pools.values():
             one.end()
         await asyncio.gather(*tending, return_exceptions=True)
+        self._showing.at_once()
         drains = list(self._leaving.values())
         if drains:
             await asyncio.wait(drains, timeout=self.options.drain_s)

@@ -542,6 +542,27 @@ async def predicted(picker: PickerProgram, pool: str, port: int) -> bool:
     return all("cost" in one.get("terms", {}) for one in decision["candidates"])
 
 
+async def test_what_comes_is_taken_until_data_planes_have_noticed(
+    pools: Pools, ready: ControlPlane, tmp_path: Path
+) -> None:
+    [port] = pool_ports(1)
+    await pools.serve("one", port)
+    await pools.run("one", A)
+    async with program(ready, tmp_path, "--pool-namespaces", pools.name, "--shutdown-notice", "3600") as picker:
+        await is_standing(picker, pools, one=(port, ""))
+        assert not (await picker.json("/pools"))["pools"][0]["terminating"]
+        picker.terminate()
+
+        async def ends() -> bool:
+            [one] = (await picker.json("/pools"))["pools"]
+            return one["terminating"] and not one["serving"] and one["reason"] == "the picker is shutting down"
+
+        await picker.until(ends, "not said to end")
+        assert await place(port) == f"{A}:9"
+        picker.terminate()
+        assert await picker.exits() == 0
+
+
 async def test_it_stops_in_good_order(pools: Pools, ready: ControlPlane, tmp_path: Path) -> None:
     [port] = pool_ports(1)
     await pools.serve("one", port)
@@ -554,9 +575,10 @@ async def test_it_stops_in_good_order(pools: Pools, ready: ControlPlane, tmp_pat
             picker.terminate()
 
             async def unready() -> bool:
-                return not (await picker.json("/pools"))["pools"][0]["serving"]
+                [one] = (await picker.json("/pools"))["pools"]
+                return not one["serving"] and not one["terminating"]
 
-            await picker.until(unready, "still said to be serving")
+            await picker.until(unready, "still said to take streams")
             version = (await picker.json("/pools"))["version"]
             poll = asyncio.create_task(picker.json(f"/pools?since={version}&wait=60"))
             await held.answer(placed)

@@ -96,6 +96,44 @@ async def test_a_served_pool_is_healthy_while_it_has_endpoints(
         await eventually(lambda: _unhealthy(cluster, home, "NoEndpoints"))
 
 
+async def test_who_ends_is_there_until_it_takes_nothing_more(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """Where nobody else is there yet, kube-proxy leads to it; it prefers those that are ready."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    one, two = await pods.started("picker-a"), await pods.started("picker-b")
+    for name, address in (("picker-a", "10.244.0.11"), ("picker-b", "10.244.0.12")):
+        await cluster.ready_pod((home, "default"), name, address)
+    serves = {"ready": True, "serving": True, "terminating": False}
+    ends = {"ready": False, "serving": True, "terminating": True}
+
+    async def conditions() -> list[tuple[str, dict[str, bool]]]:
+        found = await cluster.get("discovery.k8s.io/v1", "EndpointSlice", away, "llama-picker-poolpilot")
+        listed = (found or {}).get("endpoints") or ()
+        return [(endpoint["addresses"][0][-2:], endpoint["conditions"]) for endpoint in listed]
+
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        port = port_of(await eventually(lambda: cluster.service(away, "llama-picker")))
+        await one.serve(away, "llama", port)
+        await eventually(lambda: _is(conditions(), [("11", serves)]))
+        why = "the picker is shutting down"
+        await one.serve(away, "llama", port, serving=False, terminating=True, reason=why)
+        await eventually(lambda: _is(conditions(), [("11", ends)]))
+        entry = await eventually(lambda: _unhealthy(cluster, home, "NoPicker"))
+        assert why in entry["message"]
+        await two.serve(away, "llama", port)
+        await eventually(lambda: _is(conditions(), [("11", ends), ("12", serves)]))
+        await one.serve(away, "llama", port, serving=False, reason=why)
+        await eventually(lambda: _is(conditions(), [("12", serves)]))
+        # The last word of one that has ended is not always heard.
+        await two.serve(away, "llama", port, serving=False, terminating=True, reason=why)
+        await eventually(lambda: _is(conditions(), [("12", ends)]))
+        two.refuses = True
+        await two.drop(away, "llama")
+        await eventually(lambda: _is(conditions(), []))
+
+
 async def test_a_pool_that_does_not_ask_is_left_alone(
     plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import socket
 import ssl
 import time
 from pathlib import Path
@@ -501,6 +503,32 @@ async def test_connections_that_come_while_draining_are_told_so() -> None:
         assert server.booked() == 1
         server.transport.hurry()
         await asyncio.wait_for(draining, WAIT_S)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_connection_that_comes_in_the_moment_the_port_closes_does_not_hang(turns: int) -> None:
+    """asyncio accepts in one turn and takes up in the next."""
+    loop, faults = asyncio.get_running_loop(), list[dict[str, object]]()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    async with WireServer() as server:
+        # By the kernel alone, so that it is known in which turn the server sees it.
+        raw = socket.create_connection(("127.0.0.1", server.port))
+        raw.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        draining = asyncio.ensure_future(server.transport.drain(0.0))
+        with contextlib.closing(raw):
+            received = b""
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(WAIT_S):
+                    while data := await loop.sock_recv(raw, 65_536):
+                        received += data
+        # Refused by the kernel, or told so by us.
+        goaway = frames.goaway(frames.MAX_STREAM_ID, Code.NO_ERROR)
+        assert goaway in received if turns else goaway in received or not received
+        await asyncio.wait_for(draining, WAIT_S)
+    gc.collect()
+    assert faults == []
 
 
 async def test_a_peer_that_ignores_the_goaway_does_not_delay_the_end() -> None:

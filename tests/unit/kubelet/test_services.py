@@ -51,6 +51,24 @@ def test_connections_go_to_ready_endpoints_of_the_right_port() -> None:
     assert services.endpoints(("other", "llama"), "http") == []
 
 
+def test_without_a_ready_endpoint_those_that_terminate_and_serve_are_used() -> None:
+    def ending(name: str, address: str, *, serving: bool | None, terminating: bool | None = True) -> EndpointSlice:
+        conditions = SliceConditions(ready=False, serving=serving, terminating=terminating)
+        bare = piece(name)
+        return EndpointSlice(bare.metadata, "IPv4", (SliceEndpoint((address,), conditions),), bare.ports)
+
+    ends = [
+        ending("a", "10.1.0.1", serving=True),
+        ending("b", "10.1.0.2", serving=False),
+        ending("c", "10.1.0.3", serving=None),
+        ending("d", "10.1.0.4", serving=True, terminating=False),
+    ]
+    services = known(service("10.96.0.7"), *ends)
+    assert services.endpoints(KEY, "http") == [("10.1.0.1", 8000), ("10.1.0.3", 8000)]
+    services = known(service("10.96.0.7"), *ends, piece("e", "10.1.0.5"))
+    assert services.endpoints(KEY, "http") == [("10.1.0.5", 8000)]
+
+
 def test_what_changes_and_goes_is_followed() -> None:
     services = known(service("10.96.0.7"), piece("a", "10.1.0.1"))
     services.apply_slices([Change(("serving", "a"), piece("a", "10.1.0.1"), piece("a", "10.1.0.2"))])

@@ -52,9 +52,11 @@ class NodeService(Service, frozen=True):
 
 
 class SliceConditions(Narrow, frozen=True):
-    """Absent means ready."""
+    """Absent means ready, serving and not terminating."""
 
     ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
 
 
 class SliceEndpoint(Narrow, frozen=True):
@@ -67,6 +69,11 @@ class SliceEndpoint(Narrow, frozen=True):
     def ready(self) -> bool:
         """May get connections."""
         return self.conditions.ready is not False
+
+    @property
+    def last_resort(self) -> bool:
+        """May get connections while no other is ready."""
+        return self.conditions.serving is not False and self.conditions.terminating is True
 
 
 class SlicePort(Narrow, frozen=True):

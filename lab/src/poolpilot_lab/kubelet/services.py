@@ -63,16 +63,17 @@ class Services:
         }
 
     def endpoints(self, service: Key, port: str) -> list[Listen]:
-        """Ready ones, for the port of that name."""
-        return [
-            (address, there.port)
+        """Ready ones, for the port of that name; without any, those that terminate and still serve."""
+        found = [
+            (endpoint, (address, there.port))
             for one in self._slices.get(service, {}).values()
             for there in one.ports or ()
             if (there.name or "") == port
             for endpoint in one.endpoints or ()
-            if endpoint.ready
             for address in endpoint.addresses
         ]
+        ready = [listen for endpoint, listen in found if endpoint.ready]
+        return ready or [listen for endpoint, listen in found if endpoint.last_resort]
 
     def resolve(self, name: str, domain: str = "svc.cluster.local") -> list[str] | None:
         """Addresses of a name: a cluster IP, or those of the endpoints of a headless Service. None: no such name."""

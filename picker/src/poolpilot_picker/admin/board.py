@@ -25,6 +25,8 @@ class PoolStanding(msgspec.Struct, frozen=True):
     """Why it is not served."""
     endpoints: int = 0
     """That may be chosen. A served pool without any answers 503."""
+    terminating: bool = False
+    """Not served any more, but what comes is still taken, until data planes have noticed."""
 
 
 class PoolsPage(msgspec.Struct, frozen=True):

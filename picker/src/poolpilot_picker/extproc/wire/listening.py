@@ -158,21 +158,21 @@ class Listener:
         self._servers, self._sockets = servers, sockets
         await _retire(*old)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accepts no more; connections stay."""
         self._closed = True
         if self._certificates is not None:
             self._certificates.leave(self._changed)
-        for server in self._servers:
-            server.close()
+        await _retire(self._servers, self._sockets)
 
 
 async def _retire(servers: list[asyncio.Server], sockets: list[socket.socket]) -> None:
-    """Accepts there no more. What asyncio has just accepted is taken up in its next turn, and needs its server then."""
+    """Accepts there no more. What was just accepted needs its server in the next turn, and speaks a turn later."""
     loop = asyncio.get_running_loop()
     for one in sockets:
         with contextlib.suppress(RuntimeError):  # uvloop, which has no such gap
             loop.remove_reader(one)
-    await asyncio.sleep(0)
+    for _ in range(2):
+        await asyncio.sleep(0)
     for server in servers:
         server.close()

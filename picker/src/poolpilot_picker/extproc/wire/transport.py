@@ -203,7 +203,7 @@ class WireTransport:
         self._sockets: set[Socket] = set()
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked = now()
-        self._draining = self._hurried = False
+        self._draining = self._hurried = self._over = False
         self._progress = asyncio.Event()
         self._seldom = Seldom()
 
@@ -252,7 +252,7 @@ class WireTransport:
         self._draining = True
         if not replaced:
             self._health.shut()
-        listener.close()
+        await listener.close()
         for one in list(self._sockets):
             one.connection.go_away(self.now())
         self._flush_all()
@@ -267,6 +267,7 @@ class WireTransport:
         for one in list(self._sockets):
             one.abort()
         await self._until(lambda: not self._sockets, LAST_WORDS_S)
+        self._over = True
         if self._ticking is not None:
             self._ticking.cancel()
 
@@ -303,6 +304,10 @@ class WireTransport:
 
     def opened(self, one: Socket) -> None:
         """A connection is there."""
+        if self._over:
+            # Its handshake took longer than the drain: nobody is left to look after it.
+            one.abort()
+            return
         self._sockets.add(one)
         if self._draining:
             one.connection.go_away(self.now())
