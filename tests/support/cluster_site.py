@@ -73,7 +73,7 @@ class Site:
             for replicas in (6, 2):
                 await self.scale(replicas)
                 await load.more(_ENOUGH)
-        assert load.failures == []
+        assert load.failures == [], load.failures
         assert len(load.answered) >= 6, "new engines are used"
         assert set(await self.answered()) <= set(await self.space.ready(POOL))
         await self.scale(0)
@@ -96,7 +96,7 @@ class Site:
 
             await until(replaced, "old pods stay", 120)
             await load.more(_ENOUGH)
-        assert load.failures == []
+        assert load.failures == [], load.failures
         assert load.total >= 2 * _ENOUGH
 
 
