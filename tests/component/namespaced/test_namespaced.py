@@ -71,7 +71,9 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *args: str) -> str:
     argv = [sys.executable, "-m", "pytest", "-q", "-ra", f"--basetemp={project}/base", *args]
-    return subprocess.run(argv, cwd=project, capture_output=True, text=True, timeout=100).stdout
+    # What somebody gives the outer run would change the words of this one.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True, timeout=100).stdout
 
 
 def test_what_happens_inside_is_told_outside(project: Path) -> None:
