@@ -120,8 +120,7 @@ async def test_who_ends_is_there_until_it_takes_nothing_more(
         why = "the picker is shutting down"
         await one.serve(away, "llama", port, serving=False, terminating=True, reason=why)
         await eventually(lambda: _is(conditions(), [("11", ends)]))
-        entry = await eventually(lambda: _unhealthy(cluster, home, "NoPicker"))
-        assert why in entry["message"]
+        await eventually(lambda: _unhealthy(cluster, home, "NoPicker", why))
         await two.serve(away, "llama", port)
         await eventually(lambda: _is(conditions(), [("11", ends), ("12", serves)]))
         await one.serve(away, "llama", port, serving=False, reason=why)
@@ -499,9 +498,10 @@ async def test_an_operator_that_starts_does_not_empty_what_works_while_pods_cann
         await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), []))
 
 
-async def _unhealthy(cluster: Cluster, namespace: str, reason: str) -> Any:
-    status = (await cluster.picker(namespace, "default")).get("status", {})
-    return next((one for one in status.get("unhealthyPools") or () if one["reason"] == reason), None)
+async def _unhealthy(cluster: Cluster, namespace: str, reason: str, why: str = "") -> Any:
+    """Statuses are written seldom: an earlier reason may still stand there."""
+    listed = (await cluster.picker(namespace, "default")).get("status", {}).get("unhealthyPools") or ()
+    return next((one for one in listed if one["reason"] == reason and why in one["message"]), None)
 
 
 async def _none(answer: Any) -> bool:
