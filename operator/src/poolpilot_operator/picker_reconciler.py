@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from poolpilot_kube.errors import RefusedError
-from poolpilot_kube.names import OUR_GROUP, POOL_ANNOTATION
+from poolpilot_kube.names import OUR_GROUP
 from poolpilot_operator import certificates
 from poolpilot_operator.definitions import AGAIN_S, CONDITION, unknown_field
-from poolpilot_operator.models import KINDS, PICKERS
+from poolpilot_operator.models import PICKERS
+from poolpilot_operator.optional_kinds import OptionalKinds
 from poolpilot_operator.ownership import runs, served_namespaces, too_far
+from poolpilot_operator.picker_removal import Removal
 from poolpilot_operator.picker_status import Outcome, Problem, status
 from poolpilot_operator.resources import picker as made
 from poolpilot_operator.resources.deployment import REPLICAS, Installation, certificate_of, deployment
 from poolpilot_operator.resources.naming import base_name, made_for, metadata
-from poolpilot_operator.resources.pool import owning_pool
+from poolpilot_operator.resources.pool import made_for_pool, owning_pool
 from poolpilot_operator.world import PICKER, World, pool_of
 from poolpilot_operator.writer import BusyError, ForeignError, Manifest, TerminatingError, key_of
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.objects import Key
-    from poolpilot_operator.models import Owned, Picker
+    from poolpilot_operator.models import Picker
 
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 MOST_NAME: Final = 63
@@ -35,15 +37,8 @@ _STATUS_S: Final = 5.0
 _SETTLE_S: Final = 0.3
 _LOOK_AGAIN_S: Final = 30.0
 _CERTIFICATE_S: Final = 300.0
-_DRAIN_LOOK_S: Final = 1.0
-_DRAIN_S: Final = 600.0
-"""As long as a rollout may take by default: a pod that never ends, on a node that is gone, keeps no rights for ever."""
-_RIGHTS: Final = ("RoleBinding", "Role", "ClusterRoleBinding", "ClusterRole", "ServiceAccount")
-"""In the order in which they go, after all else: pods that drain still read what they read before."""
 _OTHERS_S: Final = 300.0
 """How often it is looked whether another operator is gone."""
-_KINDS_S: Final = 300.0
-"""How long it is believed whether the cluster has an optional kind."""
 
 
 class PickerReconciler:
@@ -55,9 +50,8 @@ class PickerReconciler:
         self._settled = settled
         self._clock = clock
         self._written: dict[Key, float] = {}
-        self._kinds: dict[str, tuple[float, bool]] = {}
-        self._drains: dict[Key, float] = {}
-        """Since when rights wait for pods to end."""
+        self._kinds = OptionalKinds(world.api, clock)
+        self._removal = Removal(world, self._kinds, clock)
         self._secrets: dict[tuple[Key, str], tuple[float, str]] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -65,9 +59,9 @@ class PickerReconciler:
         picker = self._world.pickers.get(key)
         if picker is None or picker.metadata.deletion_timestamp is not None:
             self._written.pop(key, None)
-            return await self._clear(key, set())
+            return await self._removal.clear(key, set())
         if not runs(picker, self._world.home):
-            return await self._clear(key, set())
+            return await self._removal.clear(key, set())
         if self._others(picker):
             return _OTHERS_S
         refused = await self._refused(picker)
@@ -79,7 +73,7 @@ class PickerReconciler:
             if not await self._make(picker, wanted, problems):
                 return _OTHERS_S
             if not problems:
-                draining_s = await self._clear(key, {(one["kind"], key_of(one)) for one in wanted})
+                draining_s = await self._removal.clear(key, {(one["kind"], key_of(one)) for one in wanted})
         places = {key_of(one) for one in wanted if one["kind"] == "Deployment"}
         deployments = [
             one for one in self._world.made["Deployment"].filed((PICKER, *key)) if not places or one.key in places
@@ -122,7 +116,7 @@ class PickerReconciler:
                 return Problem("ConfigInvalid", f"spec.config.inline is not YAML: {error}")
             if not isinstance(given, dict):
                 return Problem("ConfigInvalid", "spec.config.inline is no EndpointPickerConfig: not a YAML mapping")
-        if spec.tls.mode == "CertManager" and not await self._there("Certificate"):
+        if spec.tls.mode == "CertManager" and not await self._kinds.there("Certificate"):
             return Problem(
                 "CertManagerMissing", "spec.tls.mode is CertManager, but the cluster has no cert-manager.io/v1"
             )
@@ -178,7 +172,7 @@ class PickerReconciler:
             scaler = made.autoscaler(picker, home)
             if scaler is not None:
                 wanted.append(scaler)
-            if await self._there("ServiceMonitor"):
+            if await self._kinds.there("ServiceMonitor"):
                 wanted.append(made.monitor(picker, home))
         return wanted
 
@@ -255,7 +249,7 @@ class PickerReconciler:
         """Whether another operator runs it: two that write to one status would never end."""
         world = self._world
         made = (one for kind in world.made for one in world.made[kind].filed((PICKER, *picker.key)))
-        return any(not _of_pool(one) and not world.writer.ours(one) for one in made)
+        return any(not made_for_pool(one) and not world.writer.ours(one) for one in made)
 
     async def _make(self, picker: Picker, wanted: list[Manifest], problems: list[Problem]) -> bool:
         """Whether the Picker is ours to run."""
@@ -292,7 +286,7 @@ class PickerReconciler:
             return ""
         if any(ref.get("uid") == picker.metadata.uid for ref in live.metadata.owner_references):
             return ""
-        if _of_pool(live):
+        if made_for_pool(live):
             return f"InferencePool {live.metadata.namespace}/{owning_pool(live) or pool_of(live)}"
         other = made_for(live)
         if other is None or other == picker.key or world.pickers.get(other) is None:
@@ -307,65 +301,6 @@ class PickerReconciler:
         if live.metadata.annotations.get(REPLICAS) == "picker":
             replicas = (live.spec or {}).get("replicas", 1)
             await self._world.writer.hand_over(wanted, {"replicas": replicas}, _HAND_OVER)
-
-    async def _clear(self, key: Key, keep: set[tuple[str, Key]]) -> float | None:
-        """Deletes what was made for the Picker and is not in `keep`; not what is made for pools.
-
-        Rights go when no pod is left that may need them; until then it returns after how many seconds to look again.
-        """
-        writer = self._world.writer
-        surplus = [
-            (kind, one)
-            for kind in (*(kind for kind in self._world.made if kind not in _RIGHTS), *_RIGHTS)
-            if kind != "EndpointSlice" and kind in self._world.made
-            for one in self._world.made[kind].filed((PICKER, *key))
-            if not _of_pool(one) and (kind, one.key) not in keep and writer.ours(one)
-        ]
-        for kind, one in surplus:
-            if kind in _RIGHTS and self._draining(key, keep):
-                return _DRAIN_LOOK_S
-            if kind == "ServiceAccount":
-                # What cannot be listed goes with the account of the same name.
-                await self._clear_unlisted(one.key)
-            await writer.delete(kind, one)
-        self._drains.pop(key, None)
-        return None
-
-    def _draining(self, key: Key, keep: set[tuple[str, Key]]) -> bool:
-        """Whether pods of an earlier Deployment, or of an earlier state of one, may still be there."""
-        world = self._world
-        kept = [one for one in world.made["Deployment"].filed((PICKER, *key)) if ("Deployment", one.key) in keep]
-        homes = {one.metadata.namespace for one in kept}
-        pods = world.pods.filed((PICKER, *key))
-        older = any(one.metadata.deletion_timestamp is not None or one.metadata.namespace not in homes for one in pods)
-        if not older and not (pods and any(not _rolled_out(one) for one in kept)):
-            return False
-        return self._clock() - self._drains.setdefault(key, self._clock()) < _DRAIN_S
-
-    async def _clear_unlisted(self, account: Key) -> None:
-        namespace, name = account
-        for kind, other in (("Secret", f"{name}-tls"), ("Certificate", name), ("ServiceMonitor", name)):
-            if kind != "Secret" and not await self._there(kind):
-                continue
-            live = await self._world.writer.read(kind, (namespace, other))
-            if live is not None and self._world.writer.ours(live):
-                await self._world.writer.delete(kind, live)
-
-    async def _there(self, kind: str) -> bool:
-        """Whether the cluster has an optional kind."""
-        asked, known = self._kinds.get(kind, (0.0, None))
-        if known is not None and self._clock() - asked < _KINDS_S:
-            return known
-        resource = KINDS[kind]
-        try:
-            listed = await self._world.api.get(f"/apis/{resource.group}/{resource.version}")
-            known = f'"{resource.plural}"'.encode() in listed
-        except RefusedError as error:
-            if error.status not in {403, 404}:
-                raise
-            known = False
-        self._kinds[kind] = self._clock(), known
-        return known
 
     # ---- what is said of it
 
@@ -402,16 +337,6 @@ class PickerReconciler:
         world.pickers.wrote(key, await world.writer.status(PICKERS, key, "Picker", wanted))
         self._written[key] = self._clock()
         return None
-
-
-def _rolled_out(one: Owned) -> bool:
-    status = one.status or {}
-    newest = int(status.get("observedGeneration") or 0) >= one.metadata.generation
-    return newest and status.get("updatedReplicas") == status.get("replicas")
-
-
-def _of_pool(one: Owned) -> bool:
-    return POOL_ANNOTATION in one.metadata.annotations or owning_pool(one) is not None
 
 
 def _same(before: dict[str, Any], wanted: dict[str, Any]) -> bool:

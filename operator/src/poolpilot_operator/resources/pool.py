@@ -127,6 +127,11 @@ def owning_pool(one: Owned) -> str | None:
     return next((str(ref.get("name", "")) for ref in refs if ref.get("kind") == "InferencePool"), None)
 
 
+def made_for_pool(one: Owned) -> bool:
+    """Whether an object of ours was made for a pool, not for the Picker that it names too."""
+    return POOL_ANNOTATION in one.metadata.annotations or owning_pool(one) is not None
+
+
 def _endpoint(one: PickerEndpoint) -> dict[str, Any]:
     return {
         "addresses": [one.address],
