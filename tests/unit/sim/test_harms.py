@@ -38,7 +38,7 @@ def fared(name: str, policy: str) -> Fared:
     scenario, world = harm.scenario, harm.scenario.world()
     tails, failed, count = [], 0, 0
     for seed in DRAWS:
-        traffic = scenario.traffic(harm.rate, round(harm.rate * scenario.quick_s), seed)
+        traffic = scenario.traffic(harm.rate, round(harm.rate * scenario.run_s), seed)
         record = Simulation(world, traffic, make_router(policy, world, seed), seed, scenario.warm_share).run()
         stayed = [trip for trip in record.measured if trip.call.patience_ms == math.inf]
         answered = [trip.e2e_ms for trip in stayed if trip.fate is Fate.SERVED]

@@ -47,7 +47,7 @@ def speed(world: World, seed: int) -> float:
 
 
 def _is_bounded(scenario: Scenario, world: World, seed: int, rate: float) -> bool:
-    traffic = scenario.traffic(rate, round(rate * scenario.full_s), seed)
+    traffic = scenario.traffic(rate, round(rate * scenario.search_s), seed)
     hopeless = HOPELESS * len(world.fleet)
     record = Simulation(
         world, traffic, Oracle(world, seed), seed, scenario.warm_share, drain_ms=0.0, most_waiting=hopeless

@@ -52,8 +52,8 @@ def _harm(
         guess=rate / 0.7,
         slo=Slo(2_000.0, 50.0),
         warm_share=0.25,
-        quick_s=20.0,
-        full_s=60.0,
+        run_s=20.0,
+        search_s=60.0,
         changes=changes,
         more=more,
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Profile, Variation
     from poolpilot_lab.workload.calls import Traffic
 
-_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "quick_s", "loads", "nominal", "rate_of", "unlimited")
+_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "run_s", "loads", "nominal", "rate_of", "unlimited")
 """Of a scenario: what changes no run of a given rate and number of requests (the traffic is named apart)."""
 
 
@@ -37,10 +37,10 @@ class Scenario:
     slo: Slo = field(default_factory=Slo)
     block_tokens: int = 64
     warm_share: float = 0.15
-    quick_s: float
-    """Seconds of arrivals in a quick run."""
-    full_s: float
-    """And in a full one; also in the search for the highest rate: several times what a request takes."""
+    run_s: float
+    """Seconds of arrivals in a run."""
+    search_s: float
+    """And in the search for the highest rate: several times what a request takes."""
     nominal: float | None = None
     """A rate that belongs to the scenario: run besides the shares of the highest one."""
     loads: tuple[float, ...] | None = None

@@ -33,8 +33,8 @@ def lora_scenario(name: str, number: int, zipf: float, slots: int) -> Scenario:
         guess=60.0,
         slo=Slo(2_000.0, 50.0),
         warm_share=0.25,
-        quick_s=120.0,
-        full_s=300.0,
+        run_s=120.0,
+        search_s=300.0,
         more={"max_loras": slots, "adapters": streams.adapter_names(number)},
     )
 
@@ -44,8 +44,8 @@ _APPLICATIONS: Final[dict[str, Any]] = {
     "fleet": (_H100,) * 8,
     "guess": 150.0,
     "warm_share": 0.3,
-    "quick_s": 25.0,
-    "full_s": 80.0,
+    "run_s": 25.0,
+    "search_s": 80.0,
 }
 """What S9 to S13 share."""
 
@@ -57,8 +57,8 @@ _ALL: Final = (
         fleet=(_QWEN,) * 8,
         guess=15.0,
         warm_share=0.25,
-        quick_s=150.0,
-        full_s=600.0,
+        run_s=150.0,
+        search_s=600.0,
     ),
     Scenario(
         name="S2",
@@ -69,8 +69,8 @@ _ALL: Final = (
         slo=Slo(10_000.0, 100.0),
         block_tokens=256,
         warm_share=0.35,
-        quick_s=800.0,
-        full_s=900.0,
+        run_s=800.0,
+        search_s=900.0,
     ),
     Scenario(
         name="S3",
@@ -80,8 +80,8 @@ _ALL: Final = (
         guess=1.6,
         slo=Slo(2_000.0, 100.0),
         warm_share=0.35,
-        quick_s=700.0,
-        full_s=2_000.0,
+        run_s=700.0,
+        search_s=2_000.0,
     ),
     Scenario(
         name="S4",
@@ -91,8 +91,8 @@ _ALL: Final = (
         guess=55.0,
         slo=Slo(1_000.0, 50.0),
         warm_share=0.4,
-        quick_s=110.0,
-        full_s=300.0,
+        run_s=110.0,
+        search_s=300.0,
     ),
     Scenario(
         name="S5",
@@ -102,8 +102,8 @@ _ALL: Final = (
         guess=7.0,
         slo=Slo(30_000.0, 100.0),
         block_tokens=256,
-        quick_s=350.0,
-        full_s=900.0,
+        run_s=350.0,
+        search_s=900.0,
     ),
     Scenario(
         name="S6",
@@ -113,8 +113,8 @@ _ALL: Final = (
         guess=56.0,
         slo=Slo(2_000.0, 50.0, {"long-prompt": (10_000.0, 100.0)}),
         warm_share=0.3,
-        quick_s=70.0,
-        full_s=250.0,
+        run_s=70.0,
+        search_s=250.0,
     ),
     Scenario(
         name="S7",
@@ -123,8 +123,8 @@ _ALL: Final = (
         fleet=(_H100,) * 4,
         guess=70.0,
         warm_share=0.15,
-        quick_s=60.0,
-        full_s=150.0,
+        run_s=60.0,
+        search_s=150.0,
     ),
     lora_scenario("S8", 100, 1.0, 4),
     Scenario(
@@ -134,8 +134,8 @@ _ALL: Final = (
             "summary": "bursts: a 1:5 rate ladder",
             "traffic": partial(streams.applications, bursts=True),
             "guess": 90.0,
-            "quick_s": 50.0,
-            "full_s": 240.0,
+            "run_s": 50.0,
+            "search_s": 240.0,
             "warm_share": 0.25,
         }
     ),
@@ -155,8 +155,8 @@ _ALL: Final = (
             "rate_of": "S12",
             "summary": "one of eight dies, later a cold one joins and another drains",
             "fleet": (_H100,) * 9,
-            "quick_s": 40.0,
-            "full_s": 180.0,
+            "run_s": 40.0,
+            "search_s": 180.0,
             "warm_share": 0.15,
             "changes": (Change(0.4, "kill", 3, 3_000.0), Change(0.65, "start", 8), Change(0.85, "drain", 5)),
         }
@@ -176,8 +176,8 @@ _ALL: Final = (
             "rate_of": "S12",
             "summary": "overload, half of it sheddable",
             "traffic": partial(streams.applications, sheddable=0.5),
-            "quick_s": 60.0,
-            "full_s": 120.0,
+            "run_s": 60.0,
+            "search_s": 120.0,
             "loads": (1.0, 1.2, 1.5),
         }
     ),
@@ -189,8 +189,8 @@ _ALL: Final = (
         guess=50.0,
         nominal=20.0,
         warm_share=0.25,
-        quick_s=70.0,
-        full_s=200.0,
+        run_s=70.0,
+        search_s=200.0,
     ),
 )
 
@@ -207,14 +207,28 @@ _CONSTANT: Final = replace(
 )
 """A naive engine: a step takes as long whatever runs in it."""
 
+LORA: Final = {
+    f"S8-{number}-{zipf:.1f}-{slots}": (number, zipf, slots)
+    for number, zipf, slots in (
+        *((27, zipf, 4) for zipf in (1.0, 1.2)),
+        *((number, zipf, slots) for number in (100, 1_000) for zipf in (1.0, 1.2) for slots in (4, 8)),
+    )
+}
+"""Name → number of adapters, Zipf exponent, slots."""
+
+
+def _four_pickers(scenario: Scenario) -> Scenario:
+    return replace(
+        scenario,
+        name=f"{scenario.name}-4-5000",
+        rate_of=scenario.name,
+        summary=f"{scenario.name} with four pickers that share nothing, telemetry every 5 s",
+        more=scenario.more | {"pickers": 4, "scrape_ms": 5_000.0},
+    )
+
+
 _VARIANTS: Final = (
-    *(
-        lora_scenario(f"S8-{number}-{zipf:.1f}-{slots}", number, zipf, slots)
-        for number, zipf, slots in (
-            *((27, zipf, 4) for zipf in (1.0, 1.2)),
-            *((number, zipf, slots) for number in (100, 1_000) for zipf in (1.0, 1.2) for slots in (4, 8)),
-        )
-    ),
+    *(lora_scenario(name, *what) for name, what in LORA.items()),
     Scenario(
         **_APPLICATIONS
         | {
@@ -222,8 +236,8 @@ _VARIANTS: Final = (
             "rate_of": "S12",
             "summary": "one of eight is slowed to half its speed for a while",
             "changes": (Change(0.3, "slow", 3, 2.0), Change(0.65, "heal", 3)),
-            "quick_s": 160.0,
-            "full_s": 200.0,
+            "run_s": 160.0,
+            "search_s": 200.0,
         }
     ),
     Scenario(
@@ -232,8 +246,8 @@ _VARIANTS: Final = (
             "name": "S11-kill",
             "rate_of": "S12",
             "summary": "one of eight dies, and long after",
-            "quick_s": 240.0,
-            "full_s": 240.0,
+            "run_s": 240.0,
+            "search_s": 240.0,
             "warm_share": 0.1,
             "changes": (Change(0.3, "kill", 3, 3_000.0),),
         }
@@ -244,8 +258,8 @@ _VARIANTS: Final = (
             "name": "S11-fail",
             "rate_of": "S12",
             "summary": "one of eight answers errors within 20 ms for a while",
-            "quick_s": 90.0,
-            "full_s": 180.0,
+            "run_s": 90.0,
+            "search_s": 180.0,
             "changes": (Change(0.4, "fail", 3, 20.0), Change(0.7, "heal", 3)),
         }
     ),
@@ -261,19 +275,7 @@ _VARIANTS: Final = (
         )
         for pickers, scrape in ((1, 50.0), (1, 1_000.0), (1, 5_000.0), (2, 200.0), (4, 200.0), (8, 5_000.0))
     ),
-    replace(
-        _ALL[0],
-        name="S1-4-5000",
-        rate_of="S1",
-        summary="S1 with four pickers that share nothing, telemetry every 5 s",
-        more={"pickers": 4, "scrape_ms": 5_000.0},
-    ),
-    replace(
-        lora_scenario("S8-4-5000", 100, 1.0, 4),
-        rate_of="S8",
-        summary="S8 with four pickers that share nothing, telemetry every 5 s",
-        more={"max_loras": 4, "adapters": streams.adapter_names(100), "pickers": 4, "scrape_ms": 5_000.0},
-    ),
+    *(_four_pickers(scenario) for scenario in _ALL if scenario.name in ("S1", "S8")),
     Scenario(
         name="poisson-mix-naive",
         summary="the mix on engines whose steps ignore load: no balancer can differ",
@@ -281,8 +283,8 @@ _VARIANTS: Final = (
         fleet=(_CONSTANT,) * 4,
         guess=60.0,
         unlimited=True,
-        quick_s=60.0,
-        full_s=150.0,
+        run_s=60.0,
+        search_s=150.0,
         more={"max_num_seqs": 1_000_000, "max_num_batched_tokens": 1_000_000_000},
     ),
     Scenario(
@@ -291,8 +293,8 @@ _VARIANTS: Final = (
         traffic=streams.uniform,
         fleet=(_H100,) * 4,
         guess=155.0,
-        quick_s=20.0,
-        full_s=60.0,
+        run_s=20.0,
+        search_s=60.0,
     ),
 )
 
@@ -303,6 +305,7 @@ VARIANTS: Final[dict[str, Scenario]] = {
     **{name: harm.scenario for name, harm in HARMS.items()},
 }
 """Run when they are asked for by name."""
+KNOWN: Final = SCENARIOS | VARIANTS
 
 TRACE: Final = "trace"
 """Name of the scenario that plays a recorded trace."""
@@ -319,8 +322,8 @@ def trace_scenario(make: Callable[[float, int, int], Traffic], sample: Traffic) 
         fleet=(_QWEN,) * 8,
         guess=8.0 * 10_000.0 / mean,
         slo=Slo(5_000.0, 100.0),
-        quick_s=350.0,
-        full_s=900.0,
+        run_s=350.0,
+        search_s=900.0,
         block_tokens=sample.block_tokens,
         more={"max_loras": 4, "adapters": adapters} if adapters else {},
     )

@@ -13,7 +13,7 @@ import signal
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from poolpilot_lab.bench.routing.fingerprint import fingerprint
 from poolpilot_lab.bench.routing.rates import known_rate
@@ -23,7 +23,7 @@ from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.limits import limits
 from poolpilot_lab.sim.measures import details, row, timeline
 from poolpilot_lab.sim.policies import make_router
-from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
+from poolpilot_lab.sim.scenarios import KNOWN
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ALL, PLAIN, PROFILE
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Stored = dict[str, Any]
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-
-ALL_SCENARIOS: Final = SCENARIOS | VARIANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def find_rate(task: RateTask) -> float:
 
 def with_the_rate_of(scenario: Scenario) -> Scenario:
     """The scenario whose highest rate counts, on the fleet that is asked for."""
-    base = ALL_SCENARIOS[scenario.rate_of]
+    base = KNOWN[scenario.rate_of]
     there = scenario.steady_world().fleet
     return base if there == base.steady_world().fleet else replace(base, fleet=there, guess=scenario.guess)
 

@@ -14,7 +14,7 @@ from poolpilot_lab.bench.routing.engine_file import find_engine
 from poolpilot_lab.bench.routing.errors import UsageError
 from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.sim import policies
-from poolpilot_lab.sim.scenarios import SCENARIOS, TRACE, VARIANTS, trace_scenario
+from poolpilot_lab.sim.scenarios import KNOWN, SCENARIOS, TRACE, trace_scenario
 from poolpilot_lab.workload.traces import FORMATS, TraceError, read_trace
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Profile
     from poolpilot_lab.sim.scenario import Scenario
 
-ALL: Final = SCENARIOS | VARIANTS
 MOST_LOAD: Final = 3.0
 MOST_ENDPOINTS: Final = 1_000
 MOST_SEEDS: Final = 1_000
@@ -53,14 +52,14 @@ class Options:
 
     def size(self, scenario: Scenario, rate: float) -> int:
         """Requests of one run; sets differ in the number of runs."""
-        return self.requests or max(LEAST_REQUESTS, round(rate * scenario.quick_s))
+        return self.requests or max(LEAST_REQUESTS, round(rate * scenario.run_s))
 
     def of(self, table: str) -> tuple[Scenario, ...]:
         """Scenarios of a table, on the engines and in the number asked for."""
         own = TABLES[table].scenarios
         if own is None or self.asked:
             return self.scenarios
-        return tuple(self.fit(ALL[name]) for name in own)
+        return tuple(self.fit(KNOWN[name]) for name in own)
 
     def fit(self, scenario: Scenario) -> Scenario:
         """The scenario on the engines and in the number asked for."""
@@ -109,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="poolpilot bench routing",
         description="Simulates fleets of engines with poolpilot's own decision code and with published policies, on "
         "the same arrivals. Writes DIR/results.json and DIR/report.md; what was run before is not run again.",
-        epilog=f"scenarios: {', '.join(SCENARIOS | VARIANTS)}; policies: {', '.join(policies.names())}; "
+        epilog=f"scenarios: {', '.join(KNOWN)}; policies: {', '.join(policies.names())}; "
         f"slow, when asked for: {policies.ROLLOUT}",
         allow_abbrev=False,
     )
@@ -133,9 +132,8 @@ def _scenarios(given: argparse.Namespace) -> list[Scenario]:
     if given.trace is None:
         if given.format is not None:
             raise UsageError("--format: says how a trace is to be read; give it together with --trace FILE")
-        known = SCENARIOS | VARIANTS
-        names = list(SCENARIOS) if given.scenario is None else _names("--scenario", given.scenario, list(known))
-        return [known[name] for name in names]
+        names = list(SCENARIOS) if given.scenario is None else _names("--scenario", given.scenario, list(KNOWN))
+        return [KNOWN[name] for name in names]
     if given.format is None:
         raise UsageError(f"--trace: needs --format, one of {', '.join(FORMATS)}")
     if given.scenario not in (None, TRACE):

@@ -61,9 +61,8 @@ def main(argv: list[str]) -> int:
     """Finds what is missing, in parallel; what is there stays."""
     # Imported here: the runs import this module.
     from poolpilot_lab.bench.routing.execute import RateTask, find_rate, in_parallel
-    from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
+    from poolpilot_lab.sim.scenarios import KNOWN, SCENARIOS
 
-    known = SCENARIOS | VARIANTS
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
@@ -71,12 +70,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--table", default="results")
     parser.add_argument("--store", type=Path, default=Path("out/rates"), help="of the runs in progress")
     given = parser.parse_args(argv)
-    chosen = dict.fromkeys(known[name].rate_of or name for name in given.scenario.split(","))
+    chosen = dict.fromkeys(KNOWN[name].rate_of or name for name in given.scenario.split(","))
     for seed in range(1, given.seeds + 1):
         tasks = [
-            RateTask(_better_guess(known[name], given.table), given.table, seed, given.store)
+            RateTask(_better_guess(KNOWN[name], given.table), given.table, seed, given.store)
             for name in chosen
-            if known_rate(known[name], given.table, seed) is None
+            if known_rate(KNOWN[name], given.table, seed) is None
         ]
         for task, rate in in_parallel(find_rate, tasks, given.workers):
             remember(task.scenario, task.table, task.seed, rate)

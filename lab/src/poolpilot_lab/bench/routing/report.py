@@ -12,7 +12,7 @@ from poolpilot_lab.bench.routing.statistics import short, shown
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
 from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE, REFERENCES, ROLLOUT
-from poolpilot_lab.sim.scenarios import SCENARIOS, VARIANTS
+from poolpilot_lab.sim.scenarios import KNOWN
 from poolpilot_lab.sim.trip import POOLPILOT
 
 if TYPE_CHECKING:
@@ -269,8 +269,7 @@ def _sources(tables: Mapping[str, Runs], sources: Mapping[str, str]) -> str:
 
 
 def _summary(name: str) -> str:
-    known = SCENARIOS | VARIANTS
-    return known[name].summary if name in known else "a recorded trace"
+    return KNOWN[name].summary if name in KNOWN else "a recorded trace"
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

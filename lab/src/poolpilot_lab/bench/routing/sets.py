@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.sim.policies import ROLLOUT
+from poolpilot_lab.sim.scenarios import LORA
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ABLATION, LADDER, SHARING
 from poolpilot_lab.sim.world import HIDDEN, IDENTICAL
@@ -70,13 +71,7 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "adapters": Table(
         title="LoRA adapters: number, skew and slots",
-        scenarios=tuple(
-            f"S8-{number}-{zipf:.1f}-{slots}"
-            for number, zipf, slots in (
-                *((27, zipf, 4) for zipf in (1.0, 1.2)),
-                *((number, zipf, slots) for number in (100, 1_000) for zipf in (1.0, 1.2) for slots in (4, 8)),
-            )
-        ),
+        scenarios=tuple(LORA),
         loads=MIDDLE,
         policies=(POOLPILOT, "lora-affinity", "least-request"),
     ),
