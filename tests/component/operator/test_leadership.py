@@ -125,6 +125,27 @@ async def test_a_leader_that_cannot_reach_the_server_stops_before_another_begins
         assert max(cut_off.most, other.most) == 1
 
 
+async def test_a_standby_takes_over_after_the_lease_and_at_most_two_tries(plane: ControlPlane, home: str) -> None:
+    """docs/operations.md. The last renewal comes just after a try of the standby, which therefore sees it late."""
+    now, times = 0.0, LeaseTimes()
+    between_s = times.retry_s * 1.2
+    leaders: list[bool] = []
+    async with KubeApi(from_kubeconfig(plane.kubeconfig)) as api:
+        dies, standby = (
+            Lease(api, home, "lease", name, leaders.append, random.Random(1), clock=lambda: now) for name in "ab"
+        )
+        for one in (dies, standby, dies):
+            await one._try()
+        assert leaders == [True]
+        assert standby.holder == "a"
+        while not standby.leading:
+            assert now < times.lease_s + 2 * between_s
+            now += between_s
+            await standby._try()
+        # Counted from when it saw the renewal.
+        assert now >= between_s + times.lease_s
+
+
 async def test_errors_are_told_once_and_survived(plane: ControlPlane, home: str) -> None:
     leaders = set[str]()
     async with fault_proxy(plane.kubeconfig) as proxy:
