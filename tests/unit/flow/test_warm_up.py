@@ -24,6 +24,7 @@ def placed_at_the_newcomer(now, *, known):
         pool._warm_up.new.clear()
     pool.place(request(500, subset=(spec(0).address,)), START + 5_000.0)
     feed_all(pool, now)
+    # Long ones, and with time to be prefilled: where they queue, waits decide, whatever is lent.
     placed = [pool.place(request(1_500, prefix=[(n, 1_472)]), now + 50.0 * n) for n in range(40)]
     return Counter(placement.booking.endpoint.address for placement in placed)[spec(3).address]
 

@@ -122,7 +122,7 @@ def test_a_popular_prefix_overflows_within_bounds_and_keeps_its_hits(rate):
         single = fleet("ours", seed, endpoints=1)
         alone = [job for job in single.run(popular(seed, rate / 4)) if job.prefix[0][0] == "popular"]
         shares = Counter(job.endpoint for job in spread)
-        # At the lower rate three of the four are enough.
+        # At the lower rate hardly anybody waits: whether the prefix is worth a fourth copy is up to the draw.
         assert len(shares) >= (3 if rate < 50.0 else 4)
         assert max(shares.values()) <= 0.5 * len(spread)
         found, possible = (sum(job.cached_tokens for job in jobs) for jobs in (spread, alone))
