@@ -10,12 +10,13 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.sim.baselines.base import Learner, RulePicker
-from poolpilot_lab.sim.sharing import PerPicker, own_knowledge, share_residency
+from poolpilot_lab.sim.sharing import PerPicker, own_adapters, own_prefixes
 from poolpilot_lab.sim.trip import Fate
 from poolpilot_lab.sim.variants import PLAIN, ExactCache, TrueLengths, Variant
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Pool, PoolSettings
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain, RequestKind
+from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 from poolpilot_picker.state.samples import ServedModels
 
@@ -65,6 +66,14 @@ class PoolRouter:
         self._draw = draw
         one_account = "bookings" in variant.shares and world.pickers > 1
         settings = PoolSettings(receipt_share=0.0, pickers=world.pickers if counts_pickers and not one_account else 1)
+        self._own: list[PerPicker] = []
+        prefixes: Any = None
+        adapters: Any = None
+        if one_account:
+            self._own = [prefixes, adapters] = [own_prefixes(world.pickers), own_adapters(world.pickers)]
+        elif "residency" in variant.shares:
+            # One view for all; telemetry and discovery then tell it the same several times.
+            adapters = AdapterResidency()
         self.pools = [
             Pool(
                 f"picker-{number}",
@@ -72,15 +81,13 @@ class PoolRouter:
                 random.Random(f"{seed}/picker/{number}"),
                 settings,
                 EndpointTable(step_model) if step_model is not None else None,
+                prefixes=prefixes,
+                adapters=adapters,
             )
             for number in range(1 if one_account else world.pickers)
         ]
-        self._own: list[PerPicker] = []
         if one_account:
-            self._own = own_knowledge(self.pools[0], world.pickers)
             self.pools *= world.pickers
-        elif "residency" in variant.shares:
-            share_residency(self.pools)
         rules = [getattr(pool.policy, "picker", None) for pool in self.pools]
         self._learners = [
             one.rule if isinstance(one, RulePicker) and isinstance(one.rule, Learner) else None for one in rules

@@ -1,14 +1,11 @@
-"""Several pickers that tell each other something: one account with knowledge of one's own, or one view of adapters."""
+"""Several pickers with one account, and yet with knowledge of their own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.prefix import prefix_index
-
-if TYPE_CHECKING:
-    from poolpilot_picker.flow.pool import Pool
 
 
 class PerPicker:
@@ -37,22 +34,11 @@ _PREFIXES: Final = frozenset({"set_capacity", "forget", "clear", "resize"})
 _ADAPTERS: Final = frozenset({"apply_sample", "set_served", "restarted", "resize", "clear"})
 
 
-def own_knowledge(pool: Pool, pickers: int) -> list[PerPicker]:
-    """One account, but of each picker its own prefix index and its own view of adapters."""
-    prefixes = PerPicker([prefix_index() for _ in range(pickers)], _PREFIXES)
-    adapters = PerPicker([AdapterResidency() for _ in range(pickers)], _ADAPTERS)
-    _install(pool, prefixes, adapters)
-    return [prefixes, adapters]
+def own_prefixes(pickers: int) -> PerPicker:
+    """Of each picker its own prefix index."""
+    return PerPicker([prefix_index() for _ in range(pickers)], _PREFIXES)
 
 
-def share_residency(pools: list[Pool]) -> None:
-    """One view of the adapters for all; telemetry and discovery then tell it the same several times."""
-    for pool in pools[1:]:
-        _install(pool, None, pools[0].adapters)
-
-
-def _install(pool: Pool, prefixes: Any, adapters: Any) -> None:
-    readings = pool._readings
-    if prefixes is not None:
-        pool.prefixes = readings._prefixes = prefixes
-    pool.adapters = readings._adapters = adapters
+def own_adapters(pickers: int) -> PerPicker:
+    """Of each picker its own view of adapters."""
+    return PerPicker([AdapterResidency() for _ in range(pickers)], _ADAPTERS)

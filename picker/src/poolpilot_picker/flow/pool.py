@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from poolpilot_picker.flow.holding import Holder
+    from poolpilot_picker.state.prefix import PrefixIndex
     from poolpilot_picker.state.samples import EngineSample, ServedModels
 
 HIT_SHARE_SMOOTHING: Final = 0.01
@@ -96,15 +97,19 @@ class Pool:
         rng: random.Random,
         settings: PoolSettings | None = None,
         table: EndpointTable | None = None,
+        *,
+        prefixes: PrefixIndex | None = None,
+        adapters: AdapterResidency | None = None,
     ) -> None:
+        """prefixes, adapters: of its own where none are given."""
         self.name = name
         self.policy = policy
         """Replaced as a whole by a configuration reload."""
         self.settings = settings or PoolSettings()
         self.table = table if table is not None else EndpointTable()
         self.ledger = Ledger(self.table)
-        self.prefixes = prefix_index()
-        self.adapters = AdapterResidency()
+        self.prefixes = prefixes if prefixes is not None else prefix_index()
+        self.adapters = adapters if adapters is not None else AdapterResidency()
         self.lengths = OutputLengths()
         self.tokens = TokenScale()
         self.receipts = ReceiptBook(self.settings.receipts_kept)
