@@ -27,7 +27,7 @@ from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
 from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
-from poolpilot_picker.facts import process_facts
+from poolpilot_picker.facts import process_detail, process_facts
 from poolpilot_picker.feed import PoolFeed
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.flow.shared_pool import SharedPool
@@ -255,27 +255,22 @@ class Picker:
 
     def readiness(self) -> Readiness:
         """Ready as soon as discovery has spoken; an empty pool is ready too: its answer is 503 with a reason."""
-        detail: dict[str, str] = {}
         status = self._discovery.status if self._discovery is not None else None
-        discovered = status is None or status.ready
-        if self.draining:
-            detail["draining"] = "shutting down: no new streams are taken"
-        if status is not None and (not discovered or status.problems):
-            first = "the last good endpoints stay in force" if discovered else status.missing
-            detail["discovery"] = f"{first}: {'; '.join(status.problems)}".removesuffix(": ")
-        if self._configuration.detail:
-            detail["configuration"] = self._configuration.detail
-        if self.options.tls is not None and self.options.tls.problem:
-            detail["certificates"] = self.options.tls.problem
-        if self._background.dead:
-            detail["faults"] = f"ended by a fault, see the log: {', '.join(self._background.dead)}"
+        detail = process_detail(
+            self._configuration,
+            self._background,
+            status,
+            in_force="the last good endpoints stay in force",
+            draining=self.draining,
+            tls=self.options.tls,
+        )
         if self._eds_problem:
             detail["endpoint-file"] = self._eds_problem
         if self._left_out:
             detail["workers"] = f"{self._left_out} endpoints are left out: workers can share {MOST_ENDPOINTS}"
         if not self.pool.table.wanted():
             detail["endpoints"] = "the pool has no endpoints: requests are answered 503"
-        ready = discovered and not self.draining
+        ready = (status is None or status.ready) and not self.draining
         return Readiness(ready=ready, alive=not self._background.dead, detail=detail, pools={self.pool.name: ready})
 
     def _facts(self) -> ProcessFacts:
@@ -283,8 +278,7 @@ class Picker:
             self._configuration,
             self.telemetry.stats,
             streams_open=self.streams,
-            # A copy: the page is written in a thread.
-            streams_ended=dict(self.transport.ended),
+            streams_ended=self.transport.ended,
             discovery_failures=self._discovery.status.failures if self._discovery else 0,
             tls=self.options.tls,
         )

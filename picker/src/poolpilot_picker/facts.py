@@ -1,4 +1,4 @@
-"""What the metrics page says of the process. Beside app and fleet, which know who counts what."""
+"""What admin says of the process: facts for metrics, detail for readiness. Beside app and fleet, which have it all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from poolpilot_picker.admin.page import ProcessFacts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from poolpilot_picker.background import Background
     from poolpilot_picker.configuring import Configuration
+    from poolpilot_picker.sources.discovery import DiscoveryStatus
     from poolpilot_picker.sources.stats import TelemetryStats
     from poolpilot_picker.tls_files import TlsSource
 
@@ -41,3 +43,28 @@ def process_facts(
         discovery_failures=discovery_failures,
         tls_loads=None if tls is None else (tls.reloads, tls.refused),
     )
+
+
+def process_detail(
+    configuration: Configuration,
+    background: Background,
+    discovery: DiscoveryStatus | None,
+    *,
+    in_force: str,
+    draining: bool,
+    tls: TlsSource | None,
+) -> dict[str, str]:
+    """Of readiness: what a person should look at. `in_force`: what stays so while discovery has problems."""
+    detail: dict[str, str] = {}
+    if draining:
+        detail["draining"] = "shutting down: no new streams are taken"
+    if discovery is not None and (not discovery.ready or discovery.problems):
+        first = in_force if discovery.ready else discovery.missing
+        detail["discovery"] = f"{first}: {'; '.join(discovery.problems)}".removesuffix(": ")
+    if configuration.detail:
+        detail["configuration"] = configuration.detail
+    if tls is not None and tls.problem:
+        detail["certificates"] = tls.problem
+    if background.dead:
+        detail["faults"] = f"ended by a fault, see the log: {', '.join(background.dead)}"
+    return detail

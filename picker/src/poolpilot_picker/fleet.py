@@ -27,7 +27,7 @@ from poolpilot_picker.configuring import Configuration
 from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
-from poolpilot_picker.facts import process_facts
+from poolpilot_picker.facts import process_detail, process_facts
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.instruments.metrics import LABEL_SETS, PickerMetrics, Room
 from poolpilot_picker.instruments.unserved import unserved
@@ -315,19 +315,16 @@ class FleetPicker:
 
     def readiness(self) -> Readiness:
         """Ready as soon as everything has been listed and every pool has its listener, or cannot have one."""
-        status, detail = self._discovery.status, dict[str, str]()
+        status = self._discovery.status
         listening = all(one.tried for one in self._pools.values())
-        if self.draining:
-            detail["draining"] = "shutting down: no new streams are taken"
-        if not status.ready or status.problems:
-            first = "what was known last stays in force" if status.ready else status.missing
-            detail["discovery"] = f"{first}: {'; '.join(status.problems)}".removesuffix(": ")
-        if self._configuration.detail:
-            detail["configuration"] = self._configuration.detail
-        if self.options.tls is not None and self.options.tls.problem:
-            detail["certificates"] = self.options.tls.problem
-        if self._background.dead:
-            detail["faults"] = f"ended by a fault, see the log: {', '.join(self._background.dead)}"
+        detail = process_detail(
+            self._configuration,
+            self._background,
+            status,
+            in_force="what was known last stays in force",
+            draining=self.draining,
+            tls=self.options.tls,
+        )
         unserved = [one for one in self.board.page().pools if not one.serving]
         if unserved and not self.draining:
             named = [f"{one.namespace}/{one.name}: {one.reason}" for one in unserved[:SHOWN]]
