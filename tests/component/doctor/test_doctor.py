@@ -23,8 +23,6 @@ from poolpilot_kube.doctor.command import examined
 from poolpilot_kube.doctor.findings import Finding, Level, Report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from poolpilot_lab.control_plane.api import Api
     from poolpilot_lab.control_plane.cluster import ControlPlane
 
@@ -32,13 +30,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NUMBERS = itertools.count()
 PAGE = Path(__file__).parents[3] / "docs/doctor.md"
 LEGACY = ("inference.networking.x-k8s.io", "v1alpha2", "InferencePool", "inferencepools")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def api(plane: ControlPlane) -> AsyncIterator[Api]:
-    """Of a server that begins without any of our kinds."""
-    async with plane.api() as client:
-        yield client
 
 
 def words(report: Report) -> set[tuple[str, Level]]:
@@ -99,6 +90,10 @@ async def findings(plane: ControlPlane, stage: Stage) -> list[Finding]:
 async def test_a_sound_set_up_has_no_findings(plane: ControlPlane, stage: Stage) -> None:
     await stage.envoy_gateway()
     assert await findings(plane, stage) == []
+
+
+async def test_before_it_is_spoilt_below_a_set_up_lacks_a_route_only(plane: ControlPlane, stage: Stage) -> None:
+    assert {finding.check for finding in await findings(plane, stage)} == {"pool-not-routed"}
 
 
 async def test_a_sound_set_up_for_istio_has_no_findings(plane: ControlPlane, stage: Stage) -> None:
