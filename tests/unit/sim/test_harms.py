@@ -62,15 +62,6 @@ BEST = {
     "harm-aborts": "predicted-latency",
 }
 """Harm → best baseline."""
-TOO_BAD: dict[str, str] = {}
-"""Harm → what is measured today where it is too much."""
-
-
-def cases():
-    for name, best in BEST.items():
-        bad = TOO_BAD.get(name)
-        marks = [pytest.mark.xfail(strict=True, reason=bad)] if bad else []
-        yield pytest.param(name, best, marks=marks, id=name.removeprefix("harm-"))
 
 
 def test_every_harm_is_tested() -> None:
@@ -78,7 +69,7 @@ def test_every_harm_is_tested() -> None:
     assert all(harm.guard for harm in HARMS.values())
 
 
-@pytest.mark.parametrize(("name", "best"), list(cases()))
+@pytest.mark.parametrize(("name", "best"), BEST.items(), ids=BEST)
 def test_the_tail_is_that_of_the_best_baseline(name: str, best: str) -> None:
     ours, theirs = fared(name, POOLPILOT), fared(name, best)
     assert ours.unanswered == 0.0

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from poolpilot_lab.bench.routing.bars import ENOUGH_DRAWS, FULL, NAMES, losses, verdicts
+from poolpilot_lab.bench.routing.bars import ENOUGH_DRAWS, FULL, NAMES, losses, told, verdicts
 from poolpilot_lab.bench.routing.sets import TABLES
 from poolpilot_lab.bench.routing.statistics import short, shown
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
@@ -112,9 +112,7 @@ def _table_parts(runs: Runs) -> Iterable[str]:
             names = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
             yield f"### {title}: poolpilot ÷ baseline, geometric mean over {names}"
             yield table
-    found = [loss for cell in below for loss in losses(runs, cell)]
-    sure = [str(loss) for loss in found if loss.sure]
-    wide = [str(loss) for loss in found if not loss.sure]
+    sure, wide = told(runs, below)
     if sure:
         yield "**Losses** of more than 5 % to the best baseline by goodput: " + "; ".join(sure) + "."
     if wide:
