@@ -6,6 +6,8 @@ from poolpilot_lab.engine.model import PROFILES, Sequence
 from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.outlook import Outlook
 from poolpilot_lab.sim.policies import ORACLE, ROLLOUT, make_router, names
+from poolpilot_lab.sim.rollout import Rollout, _Trial
+from poolpilot_lab.sim.trip import Trip
 from poolpilot_lab.sim.world import EXACT, World
 from poolpilot_lab.workload.calls import Call
 from poolpilot_lab.workload.streams import short_long
@@ -52,3 +54,17 @@ def test_the_rollout_is_not_worse_than_the_greedy_oracle_and_runs_only_when_aske
         assert all(trip.end_ms < float("inf") for trip in record.measured)
         means[name] = sum(trip.e2e_ms for trip in record.measured) / len(record.measured)
     assert means[ROLLOUT] <= 1.05 * means[ORACLE]
+
+
+def test_a_trial_takes_in_once_what_is_on_its_way_and_leaves_the_engines_as_they_are() -> None:
+    world = World(fleet=(H100,) * 2, variation=EXACT)
+    engines, router = world.engines(3), Rollout(world, 3)
+    router.start(engines, [0, 1], 0.0)
+    underway = Trip(Call(0.0, 500, 400, []), 0, 0.0)
+    there = underway.endpoint = router.route(underway, 0.0)
+    underway.placed_ms = 0.0
+    trial = _Trial(router, world)
+    assert there is not None and trial.cost(Trip(Call(0.0, 2_000, 400, []), 1, 0.0), 1 - there, [], 0.0) > 0.0
+    state = trial._look(there, 200.0, 100)
+    assert (state.decoding, state.joining) == (1, 0)
+    assert not any(engine.running or engine.waiting for engine in engines)

@@ -84,7 +84,10 @@ class _Trial(Oracle):
         super().__init__(world, 0)
         self._engines = [engine.twin(engine.accelerator.calm()) for engine in of._engines]
         self._present = list(of._present)
-        self._transit = {endpoint: dict(trips) for endpoint, trips in of._transit.items()}
+        self._transit = {
+            endpoint: {_again(trip): None for trip in trips if trip.sequence is None}
+            for endpoint, trips in of._transit.items()
+        }
         self._uncached = dict(of._uncached)
         self._avoid_until = of._avoid_until
         frozen: Any = _Frozen(of._outlook)
@@ -105,8 +108,7 @@ class _Trial(Oracle):
         watched = [mine, *(Trip(call, -1 - number, at) for number, (at, call) in enumerate(coming))]
         for there, trips in self._transit.items():
             for other in trips:
-                if other.sequence is None:
-                    self._at(max(now, other.placed_ms + self._world.dispatch_ms), there, _again(other))
+                self._at(max(now, other.placed_ms + self._world.dispatch_ms), there, other)
         for number, engine in enumerate(self._engines):
             if engine.busy_until is not None:
                 self._at(engine.busy_until, number, None)
@@ -150,7 +152,7 @@ class _Trial(Oracle):
             trip: Any = sequence.tag
             if trip.sequence is sequence and trip.first_ms == math.inf:
                 trip.first_ms = now
-                seen += trip.placed_ms >= 0.0 and not trip.tried
+                seen += not trip.tried
         end = engine.plan(now, RUN_STEPS)
         if end is not None:
             self._at(end, endpoint, None)
@@ -166,4 +168,4 @@ class _Trial(Oracle):
 
 def _again(trip: Trip) -> Trip:
     """A trip that is on its way, for a trial; not watched."""
-    return Trip(trip.call, trip.number, trip.arrived_ms, tried=[-1])
+    return Trip(trip.call, trip.number, trip.arrived_ms, placed_ms=trip.placed_ms, tried=[-1])
