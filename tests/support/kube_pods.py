@@ -7,6 +7,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from poolpilot_lab.control_plane.api import Api
 
+RBAC = "rbac.authorization.k8s.io"
+
+
+async def allow(api: Api, user: str, rules: list[dict[str, Any]], namespace: str | None = None) -> None:
+    """Gives a user a role of its own name: in a namespace, or everywhere."""
+    kind = "ClusterRole" if namespace is None else "Role"
+    meta = {"name": user} if namespace is None else {"name": user, "namespace": namespace}
+    await api.apply({"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": rules})
+    binding = {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": meta,
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": user},
+    }
+    await api.apply(binding)
+
 
 class Namespace:
     """One namespace, made by `made`."""

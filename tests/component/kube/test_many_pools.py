@@ -12,6 +12,7 @@ import pytest_asyncio
 from api_faults import fault_proxy, plain_kubeconfig
 from control_planes import definitions
 from extproc_client import BUFFERED, NONE, STREAMED, DataPlane, chat
+from kube_pods import allow
 from picker_pools import LABELS, PICKER, Pools, health, pool_ports, service
 from picker_program import PickerProgram, replace
 from poolpilot_picker.config.policies import policy_config
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-RBAC = "rbac.authorization.k8s.io"
 A, B, C, D = (f"127.0.1.{number}" for number in range(1, 5))
 """Nobody listens there."""
 NOBODY = 'reason="rejected-no-endpoints"'
@@ -46,16 +46,7 @@ async def ready(plane: ControlPlane) -> ControlPlane:
     """The user `picker` may read what a picker reads, everywhere."""
     async with plane.api() as api:
         await api.define(definitions())
-        meta = {"name": "picker"}
-        await api.apply({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": meta, "rules": RULES})
-        binding = {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": meta,
-            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "picker"}],
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "picker"},
-        }
-        await api.apply(binding)
+        await allow(api, "picker", RULES)
     return plane
 
 
@@ -101,6 +92,15 @@ async def is_standing(picker: PickerProgram, pools: Pools, **wanted: tuple[int, 
         raise AssertionError(f"{seen} instead of {wanted}: {error}") from None
 
 
+async def becomes_ready(picker: PickerProgram) -> None:
+    """Waits until everything has been listed: pools may stand before that, as their Services are known."""
+
+    async def so() -> bool:
+        return (await picker.get("/readyz"))[0] == 200
+
+    await picker.until(so, "not ready")
+
+
 async def endpoints(picker: PickerProgram, pools: Pools, pool: str) -> list[str]:
     """Addresses of a pool."""
     rows = (await picker.json("/debug/endpoints"))["pools"].get(f"{pools.name}/{pool}", [])
@@ -131,11 +131,7 @@ async def test_each_pool_on_its_port(pools: Pools, ready: ControlPlane, tmp_path
     await pools.serve("one", first)
     await pools.run("one", A)
     async with program(ready, tmp_path, "--pool-namespaces", pools.name, "--transport", transport) as picker:
-
-        async def is_ready() -> bool:
-            return (await picker.get("/readyz"))[0] == 200
-
-        await picker.until(is_ready, "not ready")
+        await becomes_ready(picker)
         await is_standing(picker, pools, one=(first, ""))
         assert await place(first) == f"{A}:9"
         for name in ("", "one", f"{pools.name}/one", "inference-extension"):
@@ -338,7 +334,7 @@ async def test_services_that_cannot_be_heeded_are_told(pools: Pools, ready: Cont
             **{"": (second, "Service unnamed has no annotation poolpilot.dev/pool: it names the InferencePool")},
         )
         assert "not served" in (await picker.json("/readyz"))["detail"]["pools"]
-        assert (await picker.get("/readyz"))[0] == 200
+        await becomes_ready(picker)
         await pools.leave("one")
         await pools.serve("wrong", second)
         await pools.api.delete(service(pools.name, "unnamed", None, second))
@@ -392,7 +388,7 @@ async def test_a_port_that_somebody_else_has(pools: Pools, ready: ControlPlane, 
         async with program(ready, tmp_path, "--pool-namespaces", pools.name) as picker:
             taken = f"cannot listen on 127.0.0.1:{port} for ext_proc: the port is taken"
             await is_standing(picker, pools, one=(port, taken))
-            assert (await picker.get("/readyz"))[0] == 200, "the other pools are served"
+            await becomes_ready(picker)  # the other pools are served
             assert taken in (await picker.json("/readyz"))["detail"]["pools"]
 
 

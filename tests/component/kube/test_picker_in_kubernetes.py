@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from control_planes import definitions
 from extproc_client import BUFFERED, NONE
-from kube_pods import Namespace
+from kube_pods import Namespace, allow
 from picker_program import PickerProgram
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 VLLM = {"app": "vllm"}
 A, B, C = (f"127.0.0.{number}" for number in (21, 22, 23))
 """Nobody listens there: the picker knows nothing of the pods but what the API says."""
-RBAC = "rbac.authorization.k8s.io"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -33,21 +32,12 @@ async def there(plane: ControlPlane) -> AsyncIterator[Namespace]:
         await api.define(definitions())
         namespace = Namespace(api, "serving")
         await namespace.made()
-        meta = {"name": "picker", "namespace": "serving"}
         read = ["list", "watch"]
         rules: list[dict[str, Any]] = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": read},
             {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read},
         ]
-        await api.apply({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": meta, "rules": rules})
-        binding = {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": meta,
-            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "picker"}],
-            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "picker"},
-        }
-        await api.apply(binding)
+        await allow(api, "picker", rules, "serving")
         yield namespace
 
 
