@@ -169,7 +169,8 @@ class Pod:
                 self._check()
                 if self._sandbox is None:
                     self._sandbox = await Sandbox.make(self.address, self._number)
-                await self._renew_tokens()
+                if not self._tokens:
+                    await self._get_tokens()
                 self._write_volumes()
             except (MissingError, LaunchError, ApiError, *LOST) as error:
                 self.tell("FailedMount" if isinstance(error, MissingError) else "FailedCreatePodSandBox", str(error))
@@ -247,17 +248,19 @@ class Pod:
 
     # ── files ────────────────────────────────────────────────────────────────
 
-    async def _renew_tokens(self) -> None:
+    async def _get_tokens(self) -> None:
+        """Those that there are stay until all others have come: volumes may be written meanwhile."""
+        fresh: dict[str, str] = {}
         for source in volumes.token_sources(self.pod):
             audience = source.get("audience", "")
-            if audience not in self._tokens:
-                self._tokens[audience] = await self._token(audience, source.get("expirationSeconds", _TOKEN_S))
+            if audience not in fresh:
+                fresh[audience] = await self._token(audience, source.get("expirationSeconds", _TOKEN_S))
+        self._tokens = fresh
 
     async def renew(self) -> None:
         """New tokens, in the volumes at once; to be called well before the old ones end."""
-        self._tokens.clear()
         with contextlib.suppress(ApiError, *LOST):
-            await self._renew_tokens()
+            await self._get_tokens()
             self.refresh()
 
     async def _token(self, audience: str, seconds: int) -> str:
