@@ -58,6 +58,8 @@ class FaultProxy:
     """Watches are accepted, and nothing comes."""
     ends: bool = False
     """Watches are accepted and end, politely and without a word."""
+    writes_left: int | None = None
+    """How many writes still get through; the others are refused (503)."""
     held: asyncio.Event | None = None
     """Answers wait for it."""
     url: str = ""
@@ -103,6 +105,9 @@ class FaultProxy:
         refusal = self.refuse_always or (self.refuse_watches if asked.watch else None)
         if refusal is None and self.refusals:
             refusal = self.refusals.popleft()
+        if refusal is None and self.writes_left is not None and asked.method != "GET":
+            refusal = (503, {}) if self.writes_left <= 0 else None
+            self.writes_left -= 1
         if refusal is not None:
             status, headers = refusal
             body = {"kind": "Status", "code": status, "reason": "Fault", "message": "the proxy refuses"}
