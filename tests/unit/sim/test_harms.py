@@ -20,6 +20,7 @@ from poolpilot_lab.sim.policies import make_router
 from poolpilot_lab.sim.trip import POOLPILOT, Fate
 
 DRAWS = range(1, 7)
+"""Four do not tell: by them `wrong-estimates` is at 1.06 (0.93 to 1.21), by sixteen at 0.96 (0.91 to 1.01)."""
 WORSE = 1.05
 
 
