@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from poolpilot_lab.gotools import NotAvailable
 from poolpilot_lab.kubelet import host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SUPPORT = Path(__file__).parents[2] / "support"
 CONFTEST = """
@@ -109,14 +113,20 @@ def test_it_ends_with_the_one_outside(project: Path) -> None:
         "import pathlib, time\ndef test_long():\n    pathlib.Path('begun').touch()\n    time.sleep(1000)\n"
     )
     outside = subprocess.Popen([sys.executable, "-m", "pytest", "-q", f"--basetemp={project}/base"], cwd=project)
-    deadline = time.monotonic() + 60
-    while not (project / "begun").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until((project / "begun").exists, "the pytest inside does not begin")
     outside.kill()
     outside.wait()
-    while any(here(pid, project) for pid in os.listdir("/proc") if pid.isdecimal()):
-        assert time.monotonic() < deadline, "the pytest inside goes on"
+    until(
+        lambda: not any(here(pid, project) for pid in os.listdir("/proc") if pid.isdecimal()),
+        "the pytest inside goes on",
+    )
+
+
+def until(check: Callable[[], bool], otherwise: str) -> None:
+    """Of things that no handle tells of."""
+    deadline = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.02)
 
 
