@@ -1,4 +1,4 @@
-"""Fixtures of tests on a control plane: a conftest imports `called` and `plane` and marks its tests with `marked`."""
+"""Fixtures of tests on a control plane: a conftest imports those that it needs, and marks its tests with `marked`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from poolpilot_lab.control_plane.programs import Programs, programs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from poolpilot_lab.control_plane.api import Api
 
 CRDS: Final = sorted((Path(__file__).parents[2] / "crds").glob("*.yaml"))
 
@@ -45,3 +47,10 @@ async def plane(called: Programs, tmp_path_factory: pytest.TempPathFactory) -> A
     """A running one for all tests of a module."""
     async with control_plane(tmp_path_factory.mktemp("plane")) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def api(plane: ControlPlane) -> AsyncIterator[Api]:
+    """A client of a server that begins without any of our kinds."""
+    async with plane.api() as client:
+        yield client

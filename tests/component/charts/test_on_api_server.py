@@ -28,8 +28,6 @@ from poolpilot_lab.control_plane.api import ApiError
 from poolpilot_lab.gotools import TOOLS, source_folder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from helm import Helm
     from poolpilot_lab.control_plane.api import Api
     from poolpilot_lab.control_plane.cluster import ControlPlane
@@ -46,18 +44,6 @@ PLURALS = {
     "ClientTrafficPolicy": "clienttrafficpolicies",
     "EnvoyPatchPolicy": "envoypatchpolicies",
 }
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def api(plane: ControlPlane) -> AsyncIterator[Api]:
-    async with plane.api() as client:
-        yield client
-
-
-@pytest.fixture
-def here(helm: Helm, plane: ControlPlane) -> Helm:
-    """Helm, with the control plane."""
-    return replace(helm, kubeconfig=plane.kubeconfig)
 
 
 async def namespace(api: Api, name: str) -> str:

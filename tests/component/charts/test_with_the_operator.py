@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 
 from control_planes import definitions
 from doctor_stage import OURS, POOLS, Stage
@@ -22,7 +20,6 @@ from poolpilot_lab.control_plane.api import ApiError
 from poolpilot_lab.processes import Child, free_ports, http_status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from helm import Helm
@@ -32,17 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOME, TEAM = "pp", "team"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def api(plane: ControlPlane) -> AsyncIterator[Api]:
-    async with plane.api() as client:
-        yield client
-
-
-@pytest.fixture
-def here(helm: Helm, plane: ControlPlane) -> Helm:
-    return replace(helm, kubeconfig=plane.kubeconfig)
 
 
 async def said_of(plane: ControlPlane, kind: str) -> list[Finding]:

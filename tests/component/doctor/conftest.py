@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from control_planes import api as api
 from control_planes import called as called
 from control_planes import marked
 from control_planes import plane as plane
