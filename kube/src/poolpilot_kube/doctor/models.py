@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from poolpilot_kube.objects import InferencePool, Narrow, Object, ObjectMeta, Pod
+from poolpilot_kube.objects import InferencePool, Narrow, Object, ObjectMeta, Pod, PoolRef
 
 
 class Condition(Narrow, frozen=True):
@@ -143,16 +143,10 @@ class Picker(Object, frozen=True):
     status: PickerStatus = PickerStatus()
 
 
-class AdapterRef(Narrow, frozen=True):
-    """The pool of an adapter."""
-
-    name: str
-
-
 class AdapterSpec(Narrow, frozen=True):
     """As far as it matters here."""
 
-    pool_ref: AdapterRef
+    pool_ref: PoolRef
 
 
 class AdapterStatus(Narrow, frozen=True):
