@@ -12,8 +12,10 @@ import pytest_asyncio
 
 import prometheus_program
 from kube_pods import Namespace
-from operator_stage import eventually, running_operator
+from operator_stage import eventually, quiet, running_operator
 from poolpilot_kube.access import from_kubeconfig
+from poolpilot_operator.history.prometheus import Prometheus
+from poolpilot_operator.history.reader import HistoryReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,8 +89,12 @@ async def test_advice_is_in_the_pickers_status(
         condition = await cluster.condition(home, "default", "MetricsHistoryAvailable")
         assert condition["status"] == "True"
         # The same again is written no more.
-        written = operator.world.writer.writes["Picker", "status"]
-        await asyncio.sleep(3.0)
+        await quiet(operator)
+        written, changed = operator.world.writer.writes["Picker", "status"], list[tuple[str, str]]()
+        await HistoryReader(operator.world, Prometheus(prometheus), changed.append).read()
+        assert not changed
+        operator.picker_queue.add((home, "default"))
+        await quiet(operator)
         assert operator.world.writer.writes["Picker", "status"] == written
 
 
