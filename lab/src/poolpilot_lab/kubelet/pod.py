@@ -20,6 +20,7 @@ from poolpilot_lab.kubelet.events import LOST, Events
 from poolpilot_lab.kubelet.images import program
 from poolpilot_lab.kubelet.launch import Launched, LaunchError
 from poolpilot_lab.kubelet.network import NAMES, Sandbox
+from poolpilot_lab.kubelet.services import DOMAIN
 from poolpilot_lab.kubelet.status import PodState
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ log: Final = logging.getLogger(__name__)
 
 _MERGE: Final = "application/merge-patch+json"
 _RETRY_S: Final = 0.5
-_DOMAIN: Final = "svc.cluster.local"
 _TOKEN_S: Final = 3607
 """A kubelet's own default for tokens."""
 
@@ -315,7 +315,7 @@ class Pod:
     def _etc(self) -> list[Json]:
         namespace = self.pod.metadata.namespace
         name = self.pod.spec.get("hostname") or self.pod.metadata.name
-        search = f"{namespace}.{_DOMAIN} {_DOMAIN} cluster.local"
+        search = f"{namespace}.{DOMAIN} {DOMAIN} cluster.local"
         texts = {
             "resolv.conf": f"nameserver {NAMES}\nsearch {search}\noptions ndots:5\n",
             "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{self.address}\t{name}\n",

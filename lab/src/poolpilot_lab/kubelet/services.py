@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
+DOMAIN: Final = "svc.cluster.local"
+"""Under which Services have names."""
 SERVICE_NAME: Final = "kubernetes.io/service-name"
 _CHUNK_BYTES: Final = 65_536
 _CONNECT_S: Final = 5.0
@@ -75,10 +77,10 @@ class Services:
         ready = [listen for endpoint, listen in found if endpoint.ready]
         return ready or [listen for endpoint, listen in found if endpoint.last_resort]
 
-    def resolve(self, name: str, domain: str = "svc.cluster.local") -> list[str] | None:
+    def resolve(self, name: str) -> list[str] | None:
         """Addresses of a name: a cluster IP, or those of the endpoints of a headless Service. None: no such name."""
-        parts = name.removesuffix(f".{domain}").split(".")
-        if not name.endswith(f".{domain}") or len(parts) != 2:
+        parts = name.removesuffix(f".{DOMAIN}").split(".")
+        if not name.endswith(f".{DOMAIN}") or len(parts) != 2:
             return None
         key = (parts[1], parts[0])
         service = self.services.get(key)

@@ -78,7 +78,7 @@ def _between(grid: Sequence[float], value: float) -> tuple[int, float]:
 
 @cache
 def step_tables() -> dict[str, StepTable]:
-    """By profile id: those that there are."""
+    """Of every profile that comes with the package, by id."""
     decode: dict[str, dict[tuple[int, int], float]] = {}
     prefill: dict[str, dict[int, float]] = {}
     with FILE.open(newline="", encoding="utf-8") as file:
