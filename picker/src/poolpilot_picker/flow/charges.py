@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from poolpilot_picker.state.ledger import Phase
+
 if TYPE_CHECKING:
+    from poolpilot_picker.flow.pool import Placement
     from poolpilot_picker.state.endpoints import EndpointTable
 
 REFRESH_MS: Final = 1_000.0
@@ -79,3 +82,18 @@ class Charge(msgspec.Struct, eq=False):
     """Charged to the tenant's budget."""
     sequences: int
     settled: bool = False
+
+
+def generated(placement: Placement, table: EndpointTable, now: float) -> float:
+    """Output tokens of all sequences: counted, or by the time since the first one and the engine's step time."""
+    if placement.output_tokens is not None:
+        return placement.output_tokens
+    request, booking = placement.request, placement.booking
+    slot = booking.endpoint.slot
+    if booking.phase is Phase.RELEASED or slot >= len(table) or table.slots[slot] is not booking.endpoint:
+        return request.sequences * placement.predicted.output_tokens
+    step = table.step_ms.item(slot) + table.sequence_ms.item(slot) * table.inflight.item(slot)
+    step += table.context_ms.item(slot) * table.prompt_tokens.item(slot)
+    each = max(0.0, now - booking.first_ms) / max(1e-6, step)
+    most = request.max_tokens if request.max_tokens is not None else 4.0 * placement.predicted.output_tokens
+    return request.sequences * min(each, float(most))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from poolpilot_picker.config.flow_plugins import StaticLimitParameters
 from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
 from poolpilot_picker.flow import admission
-from poolpilot_picker.flow.charges import Charge, PriceList
+from poolpilot_picker.flow.charges import Charge, PriceList, generated
 from poolpilot_picker.flow.holding import QueueOutcome, Ticket
+from poolpilot_picker.flow.keeping import KeptRoom
 from poolpilot_picker.flow.queue import FlowQueue, QueueFull
 from poolpilot_picker.flow.retries import RetryBudget
 from poolpilot_picker.flow.room import NoRoom, Room
@@ -23,7 +24,6 @@ from poolpilot_picker.flow.saturation import Gate, OwnDetector
 from poolpilot_picker.flow.tenants import DEFAULT_TENANT, TENANT_LIMIT, Tenants
 from poolpilot_picker.flow.throughput import Throughput
 from poolpilot_picker.instruments.flow_metrics import FlowReading
-from poolpilot_picker.state.ledger import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,10 +74,7 @@ class FlowControl:
         self._throughput = Throughput()
         self._backlog = 0.0
         self._due = False
-        self._kept_for: Ticket | None = None
-        self._kept_slot = 0
-        self._keeping = False
-        """The one that room is kept for has been tried in this round: those behind it must leave its room alone."""
+        self._kept = KeptRoom()
         if metrics is not None:
             metrics.watch(self)
 
@@ -237,7 +234,7 @@ class FlowControl:
         """Dispatches one; False where nobody can go."""
         if not self.room.any(self.pool.table, now):
             return False
-        self._keeping = False
+        self._kept.begin()
         saturation = self.gate.saturation(self.pool, now) if self._gated else 0.0
         with contextlib.closing(self.queue.heads(now)) as heads:
             ticket, placement = self._first_that_fits(heads, saturation, now)
@@ -268,13 +265,14 @@ class FlowControl:
             if self._gated and not self.gate.open(ticket.priority, priorities, saturation):
                 ticket.why = "the pool is saturated"
                 break
-            self.room.kept = self._kept_from(ticket, now)
+            short = self._is_short(ticket.uncached_tokens)
+            self.room.kept = self._kept.barred(ticket, self.pool.table.eligible, now, short=short)
             ticket.request.queued_ms, ticket.request.queued_for = now - ticket.arrived_ms, ticket.why
             try:
                 return ticket, self._place(ticket.request, account, ticket, now)
             except NoRoom as full:
                 ticket.why = full.why
-                self._keep_room(ticket, full.nearest)
+                self._kept.found_none(ticket, full.nearest, self.pool.table.eligible)
             except RequestRefused as refused:
                 self.queue.withdraw(ticket, now)
                 self._turn_away(ticket, _rejection(refused), refused, now, backlog=False)
@@ -291,25 +289,6 @@ class FlowControl:
             if tries >= TRIES:
                 break
         return None, None
-
-    def _keep_room(self, ticket: Ticket, nearest: int) -> None:
-        """The first in a round that finds no room has that of one endpoint kept for it, until it goes: those behind it,
-        being smaller, would else take every bit that becomes free."""
-        if self._keeping:
-            return
-        self._keeping = True
-        slots = self.pool.table.eligible
-        if ticket is not self._kept_for or self._kept_slot >= len(slots) or not slots[self._kept_slot]:
-            self._kept_for, self._kept_slot = ticket, nearest
-
-    def _kept_from(self, ticket: Ticket, now: float) -> int | None:
-        """The slot that a ticket must leave alone. Where there is only one, short work may use it until the one that
-        it is kept for is overdue."""
-        kept = self._kept_for
-        if not self._keeping or kept is None or kept is ticket:
-            return None
-        alone = int(self.pool.table.eligible.sum()) == 1
-        return None if alone and self._is_short(ticket.uncached_tokens) and kept.overdue_ms > now else self._kept_slot
 
     def _expired(self, ticket: Ticket, now: float) -> None:
         waited = (now - ticket.arrived_ms) / 1000.0
@@ -362,7 +341,7 @@ class FlowControl:
         charge.settled = True
         request, booking = placement.request, placement.booking
         prompt, sequences = float(request.prompt_tokens), charge.sequences
-        output = self._generated(placement, now)
+        output = generated(placement, self.pool.table, now)
         uncached = booking.uncached_tokens
         true = charge.prices.cost(uncached, prompt, output / sequences, sequences)
         flow: TenantFlow = charge.flow
@@ -370,20 +349,6 @@ class FlowControl:
         account: TenantAccount = charge.account
         account.end(sequences, prompt + output - charge.tokens)
         self.wake()
-
-    def _generated(self, placement: Placement, now: float) -> float:
-        """Output tokens of all sequences: counted, or by the time since the first one and the engine's step time."""
-        if placement.output_tokens is not None:
-            return placement.output_tokens
-        request, booking = placement.request, placement.booking
-        table, slot = self.pool.table, booking.endpoint.slot
-        if booking.phase is Phase.RELEASED or slot >= len(table) or table.slots[slot] is not booking.endpoint:
-            return request.sequences * placement.predicted.output_tokens
-        step = table.step_ms.item(slot) + table.sequence_ms.item(slot) * table.inflight.item(slot)
-        step += table.context_ms.item(slot) * table.prompt_tokens.item(slot)
-        each = max(0.0, now - booking.first_ms) / max(1e-6, step)
-        most = request.max_tokens if request.max_tokens is not None else 4.0 * placement.predicted.output_tokens
-        return request.sequences * min(each, float(most))
 
     def retried(self, attempts: int) -> None:
         """A request took so many attempts."""

@@ -23,10 +23,10 @@ class QueueOutcome(StrEnum):
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
-    """The queue was full, or its tenant's share of it, or the request was shed."""
+    """The queue was full, or the request was shed."""
     REJECTED_NO_ENDPOINTS = "RejectedNoEndpoints"
     REJECTED_OTHER = "RejectedOther"
-    """A tenant's limit, or a fault."""
+    """A tenant's limit, its share of the queue too, or a fault."""
     EVICTED_TTL = "EvictedTTL"
     EVICTED_NO_ENDPOINTS = "EvictedNoEndpoints"
     """Its time was over while the pool had no endpoints."""
