@@ -72,6 +72,16 @@ async def eventually(check: Callable[[], Awaitable[T]], what: str = "", limit_s:
         raise AssertionError(f"{what or 'never'}: {last!r}") from None
 
 
+async def true(value: Any) -> bool:
+    """For `eventually`: what needs no waiting to be looked at."""
+    return bool(value)
+
+
+async def same(answer: Awaitable[Any], wanted: Any) -> bool:
+    """For `eventually`: whether the answer is the wanted one."""
+    return bool(await answer == wanted)
+
+
 async def quiet(operator: Operator) -> None:
     """Waits until everything has been looked at and nothing is left to do."""
 
@@ -109,6 +119,12 @@ class Cluster:
         """A condition of a Picker; empty if it has none of that type."""
         status = (await self.picker(namespace, name)).get("status", {})
         return next((one for one in status.get("conditions", ()) if one["type"] == type_), {})
+
+    async def counts(self, namespace: str, served: int, healthy: int, name: str = "default") -> dict[str, Any] | None:
+        """The status of a Picker; None while it counts otherwise."""
+        status: dict[str, Any] = (await self.picker(namespace, name)).get("status", {})
+        pools = status.get("pools", {})
+        return status if (pools.get("served"), pools.get("healthy")) == (served, healthy) else None
 
     async def slice_addresses(self, namespace: str, service: str) -> list[str] | None:
         """Of the endpoints that the operator gave a Service; None without an EndpointSlice."""

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from engine_http import FAST
 from kube_pods import Namespace
-from operator_stage import eventually, running_operator
+from operator_stage import eventually, running_operator, same, true
 from poolpilot_kube.access import from_kubeconfig
 from poolpilot_lab.engine.models import Adapter
 from poolpilot_lab.engine.server import EngineServer
@@ -144,7 +144,7 @@ async def test_adapters_are_placed_by_room_and_moved_when_a_pod_goes(
         await engines.serve("a")
         assert await engines.adapters("a") == set()
         look(operator, engines)
-        await eventually(lambda: _is(engines.adapters("a"), before))
+        await eventually(lambda: same(engines.adapters("a"), before))
         # A pod that goes leaves room for four: one adapter has none.
         await engines.stop("c")
         await engines.remove("c")
@@ -178,9 +178,9 @@ async def test_only_what_was_loaded_by_us_is_unloaded_also_after_a_restart(
     await engines.unwant("given")
     await engines.unwant("mine")
     async with running_operator(access, home, pods) as operator:
-        await eventually(lambda: _is(engines.adapters("a"), {"given"}))
+        await eventually(lambda: same(engines.adapters("a"), {"given"}))
         assert operator.adapter_reconciler.changes == {"unload": 1}
-        await eventually(lambda: _is(cluster.get("v1", "ConfigMap", home, "poolpilot-adapters-llama"), None))
+        await eventually(lambda: same(cluster.get("v1", "ConfigMap", home, "poolpilot-adapters-llama"), None))
 
 
 async def test_a_pinned_adapter_takes_the_place_of_one_that_is_not(
@@ -278,15 +278,7 @@ async def test_adapters_that_cannot_be_placed_at_all(
         written = sum(operator.world.writer.writes.values())
         for _ in range(3):
             look(operator, engines)
-            await eventually(lambda: _is(_idle(operator), True))
+            await eventually(lambda: true(operator.idle))
         assert sum(operator.world.writer.writes.values()) == written
         await cluster.made_pool(home, "nowhere", picker=None)
         await engines.told("lost", "Accepted", "Accepted")
-
-
-async def _is(answer: Any, wanted: Any) -> bool:
-    return bool(await answer == wanted)
-
-
-async def _idle(operator: Operator) -> bool:
-    return operator.idle

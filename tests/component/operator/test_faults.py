@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from api_faults import FaultProxy, fault_proxy, plain_access
-from operator_stage import eventually, running_operator
+from operator_stage import eventually, running_operator, true
 from poolpilot_kube.watch import WatchSettings
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ async def calm(operator: Operator, proxy: FaultProxy) -> None:
             operator.pool_queue.add(pool.key)
         for picker in operator.world.pickers:
             operator.picker_queue.add(picker.key)
-        await eventually(lambda: _true(operator.idle))
+        await eventually(lambda: true(operator.idle))
     done = writes(proxy, begun)
     assert all(count <= MOST_WRITES for count in done.values()), done
 
 
-async def _true(value: Any) -> bool:
-    return bool(value)
+async def go_on_until_calm(story: Story, operator: Operator, proxy: FaultProxy) -> None:
+    await story.go_on()
+    await eventually(story.last_act, limit_s=60.0)
+    await calm(operator, proxy)
 
 
 async def cut_often(proxy: FaultProxy) -> None:
@@ -175,9 +177,7 @@ async def test_it_converges_and_then_writes_nothing(
     ):
         await eventually(story.first_act)
         await fault(proxy)
-        await story.go_on()
-        await eventually(story.last_act, limit_s=60.0)
-        await calm(operator, proxy)
+        await go_on_until_calm(story, operator, proxy)
 
 
 async def test_an_api_server_that_starts_anew(plane: ControlPlane, pods: PickerPods, home: str, story: Story) -> None:
@@ -190,9 +190,7 @@ async def test_an_api_server_that_starts_anew(plane: ControlPlane, pods: PickerP
         await plane.apiserver.stop(0.0)
         plane.apiserver.start()
         await plane.ready()
-        await story.go_on()
-        await eventually(story.last_act, limit_s=60.0)
-        await calm(operator, proxy)
+        await go_on_until_calm(story, operator, proxy)
 
 
 async def test_an_operator_that_ends_in_the_middle_of_its_work(
@@ -219,9 +217,7 @@ async def test_an_operator_that_ends_in_the_middle_of_its_work(
         assert ended > 3, "all is done by more than 1 + 2 + 3 writes"
         proxy.writes_left = None
         async with running_operator(plain_access(proxy), home, pods, watch=IMPATIENT) as operator:
-            await story.go_on()
-            await eventually(story.last_act, limit_s=60.0)
-            await calm(operator, proxy)
+            await go_on_until_calm(story, operator, proxy)
 
 
 async def test_a_leader_whose_requests_hang_stops_to_lead_in_time_and_leads_again(
@@ -234,10 +230,8 @@ async def test_a_leader_whose_requests_hang_stops_to_lead_in_time_and_leads_agai
     ):
         await eventually(story.first_act)
         proxy.held = asyncio.Event()
-        await eventually(lambda: _true(not operator.leading), "stops to lead")
+        await eventually(lambda: true(not operator.leading), "stops to lead")
         assert not operator._workers or all(task.cancelling() or task.done() for task in operator._workers)
         proxy.held.set()
-        await story.go_on()
-        await eventually(story.last_act, limit_s=60.0)
+        await go_on_until_calm(story, operator, proxy)
         assert operator.leading
-        await calm(operator, proxy)

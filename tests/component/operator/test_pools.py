@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from operator_stage import eventually, quiet, running_operator
+from operator_stage import eventually, quiet, running_operator, same, true
 from poolpilot_kube.access import from_kubeconfig
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ async def test_a_served_pool_gets_a_service_and_the_pods_that_serve_it(
         assert [ref["uid"] for ref in meta["ownerReferences"]] == [pool["metadata"]["uid"]]
         assert "selector" not in spec
         assert [(one["port"], one["appProtocol"]) for one in spec["ports"]] == [(9002, "kubernetes.io/h2c")]
-        assert await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), []))
+        assert await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), []))
         await one.serve(away, "llama", port, serving=False, reason="not synced")
         await one.serve(away, "llama", port)
-        assert await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        assert await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
         # A pod that says another port has not heard of the change yet.
         await one.serve(away, "llama", port + 1)
-        assert await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), []))
+        assert await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), []))
         await one.serve(away, "llama", port)
-        assert await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
-        status = await eventually(lambda: _counts(cluster, home, (1, 1)))
+        assert await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        status = await eventually(lambda: cluster.counts(home, 1, 1))
         assert "unhealthyPools" not in status or status["unhealthyPools"] == []
         now = await cluster.get(POOL, "InferencePool", away, "llama")
         assert now is not None
@@ -77,18 +77,18 @@ async def test_a_served_pool_is_healthy_while_it_has_endpoints(
         for pod in (one, two):
             await pod.serve(away, "llama", port, endpoints=0)
         # Who has no endpoints is served all the same: the picker has the better answer.
-        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), both))
-        await eventually(lambda: _counts(cluster, home, (1, 0)))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), both))
+        await eventually(lambda: cluster.counts(home, 1, 0))
         await eventually(lambda: _unhealthy(cluster, home, "NoEndpoints"))
         # One of them has heard of an endpoint.
         await one.serve(away, "llama", port, endpoints=2)
-        status = await eventually(lambda: _counts(cluster, home, (1, 1)))
+        status = await eventually(lambda: cluster.counts(home, 1, 1))
         assert not status.get("unhealthyPools")
         # A pool that grows is nothing to look at.
         await quiet(operator)
         looks, asked = operator.reconciled["pool"], one.asked
         await one.serve(away, "llama", port, endpoints=3)
-        await eventually(lambda: _true(one.asked > asked))
+        await eventually(lambda: true(one.asked > asked))
         await quiet(operator)
         assert operator.reconciled["pool"] == looks
         for pod in (one, two):
@@ -116,21 +116,21 @@ async def test_who_ends_is_there_until_it_takes_nothing_more(
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
         port = port_of(await eventually(lambda: cluster.service(away, "llama-picker")))
         await one.serve(away, "llama", port)
-        await eventually(lambda: _is(conditions(), [("11", serves)]))
+        await eventually(lambda: same(conditions(), [("11", serves)]))
         why = "the picker is shutting down"
         await one.serve(away, "llama", port, serving=False, terminating=True, reason=why)
-        await eventually(lambda: _is(conditions(), [("11", ends)]))
+        await eventually(lambda: same(conditions(), [("11", ends)]))
         await eventually(lambda: _unhealthy(cluster, home, "NoPicker", why))
         await two.serve(away, "llama", port)
-        await eventually(lambda: _is(conditions(), [("11", ends), ("12", serves)]))
+        await eventually(lambda: same(conditions(), [("11", ends), ("12", serves)]))
         await one.serve(away, "llama", port, serving=False, reason=why)
-        await eventually(lambda: _is(conditions(), [("12", serves)]))
+        await eventually(lambda: same(conditions(), [("12", serves)]))
         # The last word of one that has ended is not always heard.
         await two.serve(away, "llama", port, serving=False, terminating=True, reason=why)
-        await eventually(lambda: _is(conditions(), [("12", ends)]))
+        await eventually(lambda: same(conditions(), [("12", ends)]))
         two.refuses = True
         await two.drop(away, "llama")
-        await eventually(lambda: _is(conditions(), []))
+        await eventually(lambda: same(conditions(), []))
 
 
 async def test_a_pool_that_does_not_ask_is_left_alone(
@@ -147,7 +147,7 @@ async def test_a_pool_that_does_not_ask_is_left_alone(
         await eventually(lambda: cluster.service(away, "silent-picker"))
         await cluster.made_pool(away, "asks", picker=None)
         await eventually(lambda: _none(cluster.service(away, "asks-picker")))
-        assert await eventually(lambda: _is(cluster.slice_addresses(away, "asks-picker"), None))
+        assert await eventually(lambda: same(cluster.slice_addresses(away, "asks-picker"), None))
 
 
 async def test_a_foreign_service_is_never_taken_over_and_the_pool_is_served_when_it_goes(
@@ -166,7 +166,7 @@ async def test_a_foreign_service_is_never_taken_over_and_the_pool_is_served_when
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
         events = await eventually(lambda: cluster.events(away, "llama"))
         assert f"Service {away}/llama-picker exists and was not made by poolpilot" in events["ServiceNotOurs"]
-        status = await eventually(lambda: _counts(cluster, home, (1, 0)))
+        status = await eventually(lambda: cluster.counts(home, 1, 0))
         [unhealthy] = status["unhealthyPools"]
         assert (unhealthy["namespace"], unhealthy["name"], unhealthy["reason"]) == (away, "llama", "ServiceNotOurs")
         now = await cluster.service(away, "llama-picker")
@@ -203,7 +203,7 @@ async def test_a_pool_that_cannot_have_a_service_is_told_why(
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
         events = await eventually(lambda: cluster.events(away, "llama"))
         assert words in events[reason]
-        status = await eventually(lambda: _counts(cluster, home, (1, 0)))
+        status = await eventually(lambda: cluster.counts(home, 1, 0))
         assert [one["reason"] for one in status["unhealthyPools"]] == [reason]
 
 
@@ -219,7 +219,7 @@ async def test_a_reference_that_is_taken_away_takes_the_service_along_and_one_th
         assert moved["spec"]["ports"][0]["port"] == 7000
         assert port_of(moved) == before
         await eventually(lambda: _none(cluster.service(away, "llama-picker")))
-        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), None))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), None))
         await cluster.made_pool(away, "llama", endpointPickerRef=None)
         await eventually(lambda: _none(cluster.service(away, "other")))
 
@@ -275,7 +275,7 @@ async def test_two_pickers_that_want_a_pool_do_not_fight_and_who_serves_goes_on(
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
         service = await eventually(lambda: cluster.service(away, "llama-picker"))
         await cluster.made_picker(away)
-        await eventually(lambda: _counts(cluster, away, (0, 0)))
+        await eventually(lambda: cluster.counts(away, 0, 0))
 
         async def lost() -> bool:
             status = (await cluster.picker(away, "default"))["status"]
@@ -339,7 +339,7 @@ async def test_a_namespace_that_terminates_makes_no_noise(
     # Without controllers nothing empties it: it stays in this state.
     await cluster.api.call("DELETE", f"/api/v1/namespaces/{away}")
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
-        status = await eventually(lambda: _counts(cluster, home, (1, 0)))
+        status = await eventually(lambda: cluster.counts(home, 1, 0))
         [told] = status["unhealthyPools"]
         assert told["reason"] == "NamespaceTerminating" and f"namespace {away} is being deleted" in told["message"]
         assert await cluster.events(away, "llama") == {}
@@ -366,8 +366,8 @@ async def test_drift_is_repaired_and_nothing_is_written_when_nothing_changes(
         service = await eventually(lambda: cluster.service(away, "llama-picker"))
         port = port_of(service)
         await one.serve(away, "llama", port)
-        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
-        await eventually(lambda: _counts(cluster, home, (1, 1)))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        await eventually(lambda: cluster.counts(home, 1, 1))
         # Somebody's change of what is ours does not last; a port of the range is the record, whoever wrote it.
         service["spec"]["ports"][0]["appProtocol"] = "http"
         service["metadata"].pop("managedFields")
@@ -379,7 +379,7 @@ async def test_drift_is_repaired_and_nothing_is_written_when_nothing_changes(
 
         await eventually(repaired)
         await cluster.delete("discovery.k8s.io/v1", "EndpointSlice", away, "llama-picker-poolpilot")
-        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
     async with running_operator(access, home, pods, away) as operator:
         await quiet(operator)
         assert dict(operator.world.writer.writes) == {}
@@ -394,10 +394,10 @@ async def test_trouble_is_said_once_also_by_the_next_operator(
     for _ in range(2):
         async with running_operator(access, home, pods, away) as operator:
             await eventually(lambda: cluster.events(away, "llama"))
-            await eventually(lambda one=operator: _true(one.reconciled["pool"]))
+            await eventually(lambda one=operator: true(one.reconciled["pool"]))
             for _ in range(3):
                 operator.pool_queue.add((away, "llama"))
-                await eventually(lambda one=operator: _true(one.idle))
+                await eventually(lambda one=operator: true(one.idle))
     listed = msgspec.json.decode(await cluster.api.call("GET", f"/api/v1/namespaces/{away}/events"))
     assert [one["reason"] for one in listed["items"]] == ["EndpointPickerRefMissing"]
 
@@ -411,7 +411,7 @@ async def test_a_picker_may_take_every_pool_of_namespaces_that_it_names(
     await cluster.made_pool(away, "asks", picker="another")
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
         await eventually(lambda: cluster.service(away, "silent-picker"))
-        await eventually(lambda: _counts(cluster, home, (1, 0)))
+        await eventually(lambda: cluster.counts(home, 1, 0))
         assert await cluster.service(home, "elsewhere-picker") is None
         assert await cluster.service(away, "asks-picker") is None
         # Taking less is told by the same object.
@@ -444,7 +444,7 @@ async def test_two_operators_leave_each_other_alone(
                 operator.pool_queue.add(pool.key)
             for picker in operator.world.pickers:
                 operator.picker_queue.add(picker.key)
-            await eventually(lambda one=operator: _true(one.idle))
+            await eventually(lambda one=operator: true(one.idle))
         assert [dict(operator.world.writer.writes) for operator in (first, second)] == written
         # Whose a Picker is, it can say itself.
         await cluster.api.apply(
@@ -487,15 +487,15 @@ async def test_an_operator_that_starts_does_not_empty_what_works_while_pods_cann
     async with running_operator(access, home, pods, away):
         port = port_of(await eventually(lambda: cluster.service(away, "llama-picker")))
         await one.serve(away, "llama", port)
-        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
     one.refuses = True
     async with running_operator(access, home, pods, away) as operator:
-        await eventually(lambda: _true(operator.reconciled["pool"]))
-        await eventually(lambda: _true(operator.idle))
+        await eventually(lambda: true(operator.reconciled["pool"]))
+        await eventually(lambda: true(operator.idle))
         assert await cluster.slice_addresses(away, "llama-picker") == ["10.244.0.11"]
         one.refuses = False
         await one.drop(away, "llama")
-        await eventually(lambda: _is(cluster.slice_addresses(away, "llama-picker"), []))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), []))
 
 
 async def _unhealthy(cluster: Cluster, namespace: str, reason: str, why: str = "") -> Any:
@@ -508,20 +508,6 @@ async def _none(answer: Any) -> bool:
     return await answer is None
 
 
-async def _true(value: Any) -> bool:
-    return bool(value)
-
-
 async def _with(answer: Any, key: str) -> Any:
     found = await answer
     return found if key in found else None
-
-
-async def _is(answer: Any, wanted: Any) -> bool:
-    return bool(await answer == wanted)
-
-
-async def _counts(cluster: Cluster, namespace: str, wanted: tuple[int, int], name: str = "default") -> Any:
-    status = (await cluster.picker(namespace, name)).get("status", {})
-    counts = status.get("pools", {})
-    return status if (counts.get("served"), counts.get("healthy")) == wanted else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from operator_stage import IMAGE, eventually
+from operator_stage import IMAGE, eventually, true
 from poolpilot_lab.processes import Child
 from poolpilot_operator.leadership import LeaseTimes
 
@@ -102,15 +102,11 @@ async def test_it_starts_reconciles_and_ends_in_order(
         # The shell is up too, and has nothing to say.
         assert all(line["level"] != "error" for line in one.lines())
         one.child.signal(signal.SIGTERM)
-        await eventually(lambda: _true(not one.child.running), "ended")
+        await eventually(lambda: true(not one.child.running), "ended")
         assert one.child.exit_code == 0
         assert await holder(cluster, home) == ""
     finally:
         await one.child.stop()
-
-
-async def _true(value: Any) -> bool:
-    return bool(value)
 
 
 async def test_when_the_leader_is_killed_another_writes_once_the_lease_has_run_out(
@@ -121,7 +117,7 @@ async def test_when_the_leader_is_killed_another_writes_once_the_lease_has_run_o
     first.child.start()
     try:
         await first.ready()
-        await eventually(lambda: _true(first.said("leading")), "leads")
+        await eventually(lambda: true(first.said("leading")), "leads")
         second.child.start()
         await second.ready()
         assert (await second.page("/readyz"))[1].startswith("standby")
@@ -138,7 +134,7 @@ async def test_when_the_leader_is_killed_another_writes_once_the_lease_has_run_o
         waited = datetime.fromisoformat(taken["acquireTime"]) - datetime.fromisoformat(left["renewTime"])
         assert waited.total_seconds() > DEFAULT.deadline_s
         second.child.signal(signal.SIGTERM)
-        await eventually(lambda: _true(not second.child.running), "ended")
+        await eventually(lambda: true(not second.child.running), "ended")
         assert second.child.exit_code == 0
     finally:
         await first.child.stop()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from operator_stage import eventually, running_operator
+from operator_stage import eventually, running_operator, same
 from picker_pools import health
 from picker_program import PickerProgram
 from poolpilot_kube.access import from_kubeconfig
@@ -53,7 +53,7 @@ async def test_a_pool_that_comes_is_served_by_a_running_picker_and_one_that_goes
         for name in ("one", "two"):
             await cluster.made_pool(away, name)
         for name in ("one", "two"):
-            await eventually(lambda n=name: _is(cluster.slice_addresses(away, f"{n}-picker"), [IP]))
+            await eventually(lambda n=name: same(cluster.slice_addresses(away, f"{n}-picker"), [IP]))
         ports = {}
         for name in ("one", "two"):
             service = await cluster.service(away, f"{name}-picker")
@@ -62,16 +62,16 @@ async def test_a_pool_that_comes_is_served_by_a_running_picker_and_one_that_goes
             assert await health(ports[name])
 
         async def reasons() -> set[str]:
-            status = await _counts(cluster, home, (2, 0)) or {}
+            status = await cluster.counts(home, 2, 0) or {}
             return {one["reason"] for one in status.get("unhealthyPools", ())}
 
-        await eventually(lambda: _is(reasons(), {"NoEndpoints"}), "served, and without engines")
+        await eventually(lambda: same(reasons(), {"NoEndpoints"}), "served, and without engines")
         await cluster.delete("inference.networking.k8s.io/v1", "InferencePool", away, "one")
-        await eventually(lambda: _is(cluster.slice_addresses(away, "one-picker"), None))
-        await eventually(lambda: _counts(cluster, home, (1, 0)))
+        await eventually(lambda: same(cluster.slice_addresses(away, "one-picker"), None))
+        await eventually(lambda: cluster.counts(home, 1, 0))
         # The picker ends in order: it leaves the slice before its port is closed.
         picker.terminate()
-        await eventually(lambda: _is(cluster.slice_addresses(away, "two-picker"), []))
+        await eventually(lambda: same(cluster.slice_addresses(away, "two-picker"), []))
         assert operator.world.states[away, "two"].reason == "NoPicker"
 
 
@@ -90,13 +90,3 @@ async def bound(cluster: Cluster, user: str, namespace: str) -> None:
             "subjects": [{"kind": "User", "name": user, "apiGroup": rbac}],
         }
     )
-
-
-async def _is(answer: Any, wanted: Any) -> bool:
-    return bool(await answer == wanted)
-
-
-async def _counts(cluster: Cluster, namespace: str, wanted: tuple[int, int]) -> Any:
-    status = (await cluster.picker(namespace, "default")).get("status", {})
-    counts = status.get("pools", {})
-    return status if (counts.get("served"), counts.get("healthy")) == wanted else None
