@@ -165,8 +165,7 @@ class FlowControl:
         if share >= 1.0:
             return
         settings = self.settings.queue
-        limit = settings.of(priority).max_requests
-        most = limit if settings.max_requests is None else min(limit, settings.max_requests)
+        most = min(settings.of(priority).max_requests, settings.most_requests)
         if len(self.queue.band(priority).flow(tenant).tickets) + 1 > max(1.0, share * most):
             raise TooManyRequests(
                 f"the tenant has {share:g} of the queue, and fills it",
@@ -387,7 +386,6 @@ class FlowControl:
             saturation = self.gate.saturation(self.pool, now)
         except (ValueError, IndexError):  # columns were replaced between two reads
             saturation = math.nan
-        bands = [(band, settings.of(band.priority)) for band in queue.bands]
         return FlowReading(
             saturation=saturation,
             oldest_s=queue.oldest_ms(now) / 1000.0,
@@ -395,17 +393,10 @@ class FlowControl:
             retry_budget=self.budget.left,
             requests=len(queue),
             bytes=queue.bytes,
-            most_requests=math.inf if settings.max_requests is None else settings.max_requests,
-            most_bytes=math.inf if settings.max_bytes is None else settings.max_bytes,
-            bands=[
-                (one.priority, _share(one.count, limits.max_requests), _share(one.bytes, limits.max_bytes))
-                for one, limits in bands
-            ],
+            most_requests=settings.most_requests,
+            most_bytes=settings.most_bytes,
+            bands=queue.filled(),
         )
-
-
-def _share(used: float, most: float) -> float:
-    return used / most if most else 1.0
 
 
 def _rejection(refused: RequestRefused) -> QueueOutcome:

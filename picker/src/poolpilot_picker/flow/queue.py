@@ -59,6 +59,16 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Shares of tenants; of others: 1."""
     program_aware: ProgramAwareParameters = ProgramAwareParameters()
 
+    @property
+    def most_requests(self) -> float:
+        """Of all bands together."""
+        return math.inf if self.max_requests is None else self.max_requests
+
+    @property
+    def most_bytes(self) -> float:
+        """Of all bands together."""
+        return math.inf if self.max_bytes is None else self.max_bytes
+
     def of(self, priority: int) -> BandSettings:
         """The settings of a priority's band."""
         known = self.bands.get(priority)
@@ -149,8 +159,8 @@ class FlowQueue:
     def _victims(self, ticket: Ticket) -> list[Ticket]:
         """Who must go for a ticket, least valuable first."""
         band, settings, limits = self.band(ticket.priority), self.settings, self.settings.of(ticket.priority)
-        requests = _most(settings.max_requests) - len(self) - 1
-        size = _most(settings.max_bytes) - self.bytes - ticket.size_bytes
+        requests = settings.most_requests - len(self) - 1
+        size = settings.most_bytes - self.bytes - ticket.size_bytes
         band_requests = limits.max_requests - band.count - 1
         band_size = limits.max_bytes - band.bytes - ticket.size_bytes
         victims: dict[Ticket, None] = {}
@@ -297,6 +307,14 @@ class FlowQueue:
         first = next(iter(self._tickets), None)
         return 0.0 if first is None else now - first.arrived_ms
 
+    def filled(self) -> list[tuple[int, float, float]]:
+        """Of each band: priority, the shares of its requests and of its bytes that are taken."""
+        limits = [(band, self.settings.of(band.priority)) for band in self.bands]
+        return [
+            (band.priority, _share(band.count, most.max_requests), _share(band.bytes, most.max_bytes))
+            for band, most in limits
+        ]
 
-def _most(limit: int | None) -> float:
-    return math.inf if limit is None else limit
+
+def _share(used: float, most: float) -> float:
+    return used / most if most else 1.0
