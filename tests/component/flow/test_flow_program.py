@@ -49,15 +49,27 @@ async def queued(program: PickerProgram, count: int) -> None:
     await program.until(there, f"{count} wait")
 
 
-async def waiting(plane: DataPlane, program: PickerProgram, count: int, **fields: str) -> Stream:
-    """A stream whose request waits; `count` are in the queue then."""
+async def asked(plane: DataPlane, text: str = "Tell me of the sea", **fields: str) -> Stream:
+    """A stream whose request the picker has to place."""
     stream = plane.open(PARTIAL)
     await stream.headers(**fields)
     await stream.must_read()
-    await stream.body(chat())
+    await stream.body(chat(text))
+    return stream
+
+
+async def held(plane: DataPlane, **fields: str) -> Stream:
+    """A stream whose request waits, as its answer says."""
+    stream = await asked(plane, **fields)
     patience = await stream.must_read()
     assert patience.WhichOneof("response") is None
     assert 0 < patience.override_message_timeout.ToMilliseconds() <= 20_000
+    return stream
+
+
+async def waiting(plane: DataPlane, program: PickerProgram, count: int, **fields: str) -> Stream:
+    """The same; `count` are in the queue then."""
+    stream = await held(plane, **fields)
     await queued(program, count)
     return stream
 
@@ -126,11 +138,7 @@ async def test_time_ends_a_wait_with_429_and_a_time_to_come_again(tmp_path: Path
     async with picker(tmp_path, transport, ttl="300ms") as program, DataPlane(program.port) as plane:
         first = plane.open(PARTIAL)
         assert await first.place() == ADDRESS
-        second = plane.open(PARTIAL)
-        await second.headers()
-        await second.must_read()
-        await second.body(chat())
-        await second.must_read()
+        second = await held(plane)
         status, fields, message = turned_away(await second.must_read())
         assert (status, fields["x-llm-d-request-dropped-reason"]) == (429, "rejected-ttl-expired")
         assert int(fields["retry-after"]) >= 1
@@ -166,15 +174,9 @@ async def test_requests_survive_a_pool_that_is_empty_for_a_while(tmp_path: Path,
 
 async def test_a_tenants_limit_is_its_own(tmp_path: Path, transport: str) -> None:
     async with picker(tmp_path, transport) as program, DataPlane(program.port) as plane:
-        first = plane.open(PARTIAL)
-        await first.headers(x_llm_d_inference_fairness_id="limited")
-        await first.must_read()
-        await first.body(chat("much " * 50))
+        first = await asked(plane, "much " * 50, x_llm_d_inference_fairness_id="limited")
         assert destination(await first.must_read()) == ADDRESS
-        second = plane.open(PARTIAL)
-        await second.headers(x_llm_d_inference_fairness_id="limited")
-        await second.must_read()
-        await second.body(chat())
+        second = await asked(plane, x_llm_d_inference_fairness_id="limited")
         status, fields, _ = turned_away(await second.must_read())
         assert (status, fields["x-llm-d-request-dropped-reason"]) == (429, "rejected-tenant-limit")
         assert int(fields["retry-after"]) > 60
@@ -211,11 +213,7 @@ async def test_workers_share_the_bounds_of_endpoints(tmp_path: Path) -> None:
         async with DataPlane(ports[0]) as left, DataPlane(ports[1]) as right:
             first = left.open(PARTIAL)
             assert await first.place() == ADDRESS
-            second = right.open(PARTIAL)
-            await second.headers()
-            await second.must_read()
-            await second.body(chat())
-            assert (await second.must_read()).override_message_timeout.ToMilliseconds() > 0
+            second = await held(right)
             first.reset()
             assert destination(await second.must_read()) == ADDRESS
             second.reset()

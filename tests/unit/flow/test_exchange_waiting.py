@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from exchange_desk import NONE, PARTIAL, Desk, chat, joined, message_of, picked, refused
+from poolpilot_picker.extproc.exchange import ExchangeSettings
 from poolpilot_picker.extproc.replies import BodyReply, HeadersReply, PatienceReply, Reply, TrailersReply
 from poolpilot_picker.flow.control import FlowControl
 from poolpilot_picker.flow.flow_settings import FlowSettings
@@ -21,10 +21,11 @@ ADDRESS = "10.0.0.1:8000"
 class Waiting:
     """A desk whose one endpoint takes one request at a time, and holds one already."""
 
-    def __init__(self, mode: int | None = PARTIAL, **queue: Any) -> None:
-        self.desk = desk = Desk(mode, NONE if mode is not None else None, addresses=(ADDRESS,))
-        settings = FlowSettings(room=RoomSettings(max_requests=1), queue=QueueSettings(**queue))
-        self.flow = desk.pool.flow = FlowControl(desk.pool, settings)
+    def __init__(self, mode: int | None = PARTIAL, settings: ExchangeSettings | None = None, **queue: Any) -> None:
+        response = NONE if mode is not None else None
+        self.desk = desk = Desk(mode, response, settings=settings, addresses=(ADDRESS,))
+        bounds = FlowSettings(room=RoomSettings(max_requests=1), queue=QueueSettings(**queue))
+        self.flow = desk.pool.flow = FlowControl(desk.pool, bounds)
         self.said: list[Reply] = []
         self.renew()
         desk.headers()
@@ -87,21 +88,18 @@ def test_full_duplex_ends_its_body_where_the_client_did():
 
 
 def test_a_body_that_is_placed_on_its_beginning_is_held_with_its_rest():
-    stage = Waiting(None)
-    exchange = stage.desk.exchange
-    exchange._settings = msgspec.structs.replace(exchange._settings, max_body_bytes=200)
+    stage = Waiting(None, ExchangeSettings(max_body_bytes=200))
     stage.desk.headers()
     body = chat("x" * 250)
     assert stage.desk.body(body[:210], end=False) == []
+    assert len(stage.flow.queue) == 1
     assert stage.desk.body(body[210:]) == []
     stage.free()
     assert joined(stage.said[1:], request=True) == (body, True)
 
 
 def test_a_body_that_grows_while_it_waits_is_turned_away_in_time():
-    stage = Waiting(None)
-    exchange = stage.desk.exchange
-    exchange._settings = msgspec.structs.replace(exchange._settings, max_body_bytes=200)
+    stage = Waiting(None, ExchangeSettings(max_body_bytes=200))
     stage.desk.headers()
     stage.desk.body(chat("x" * 250)[:210], end=False)
     assert refused(stage.desk.body(b"y" * 300, end=False)).status == 429
