@@ -1,4 +1,4 @@
-"""The operator composed: watches turn events into keys, workers of the leader reconcile them."""
+"""The operator composed: watches feed the queues, workers of the leader reconcile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from poolpilot_operator.models import (
     PICKERS,
     WATCHED,
     LoraAdapter,
-    Owned,
     Picker,
 )
 from poolpilot_operator.ownership import Home
@@ -39,17 +38,16 @@ from poolpilot_operator.picker_reconciler import PickerReconciler
 from poolpilot_operator.pool_reconciler import PoolReconciler
 from poolpilot_operator.ports import Ports
 from poolpilot_operator.resources.naming import COMPONENT_LABEL, made_for
-from poolpilot_operator.resources.pool import owning_pool
 from poolpilot_operator.store import ALL, Store
+from poolpilot_operator.triggers import Triggers, pool_asked, pool_of_adapter
 from poolpilot_operator.workqueue import WorkQueue
-from poolpilot_operator.world import PICKER, POOL, World, index, pool_of, target_port
+from poolpilot_operator.world import World, index, pool_of
 from poolpilot_operator.writer import BusyError, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.api import KubeApi
-    from poolpilot_kube.watch import Change
 
 log: Final = logging.getLogger(__name__)
 
@@ -107,6 +105,7 @@ class Operator:
         self.reconciled: dict[str, int] = {"pool": 0, "picker": 0, "adapters": 0}
         self.synced = asyncio.Event()
         self.started_s = time.monotonic()
+        triggers = Triggers(self.pool_queue, self.picker_queue, self.adapter_queue, self.synced)
         home = Home(options.namespace, options.watched, options.default_picker)
         namespaces = options.watched or (ALL,)
         ours, settings = f"{MANAGED_BY_LABEL}={MANAGED_BY}", options.watch
@@ -117,7 +116,7 @@ class Operator:
                 KINDS[kind],
                 (ALL,) if kind in CLUSTER_WATCHED else self._with_home(namespaces),
                 labels=ours,
-                heard=self._heard_of(kind),
+                heard=triggers.heard_made(kind),
                 index=index,
                 settings=settings,
             )
@@ -128,31 +127,32 @@ class Operator:
             home=home,
             image=options.image,
             listen_host=options.listen_host,
-            pools=Store[InferencePool](api, POOLS, namespaces, heard=self._heard_pool, settings=settings),
+            pools=Store[InferencePool](api, POOLS, namespaces, heard=triggers.heard_pool, settings=settings),
             pickers=Store[Picker](
-                api, PICKERS, self._with_home(namespaces), heard=self._heard_picker, settings=settings
+                api, PICKERS, self._with_home(namespaces), heard=triggers.heard_picker, settings=settings
             ),
             adapters=Store[LoraAdapter](
-                api, ADAPTERS, namespaces, heard=self._heard_adapter, index=_pool_asked, settings=settings
+                api, ADAPTERS, namespaces, heard=triggers.heard_adapter, index=pool_asked, settings=settings
             ),
             pods=Store[Pod](
                 api,
                 PODS,
                 self._with_home(namespaces),
                 labels=f"{ours},{COMPONENT_LABEL}=picker",
-                heard=self._heard_pod,
+                heard=triggers.heard_pod,
                 index=index,
                 settings=settings,
             ),
             made=stores,
             writer=Writer(api, stores, options.namespace),
             events=Events(api),
-            health=PickerHealth(self._heard_health, refused=self._heard_refusal, rng=self.rng, url_of=url_of),
+            health=PickerHealth(triggers.heard_health, refused=triggers.heard_refusal, rng=self.rng, url_of=url_of),
             ports=Ports(),
             states={},
             counsel={},
             now=now,
         )
+        triggers.world = self.world
         self.lease = Lease(api, options.namespace, LEASE, options.identity, self._led, self.rng, times=options.lease)
         self._pool_reconciler = PoolReconciler(self.world, self._pools_changed)
         self._picker_reconciler = PickerReconciler(self.world, self._passed)
@@ -275,7 +275,7 @@ class Operator:
         world = self.world
         pools = {pool.key for pool in world.pools}
         pickers = {picker.key for picker in world.pickers}
-        adapters = {key for one in world.adapters for key in [_pool_of_adapter(one)]}
+        adapters = {key for one in world.adapters for key in [pool_of_adapter(one)]}
         for kind, store in world.made.items():
             for one in store:
                 pool, picker = pool_of(one), made_for(one)
@@ -292,122 +292,14 @@ class Operator:
             # After the pools, whose state is part of its status.
             self.picker_queue.add_after(key, 0.5 if pools else 0.0)
 
-    # ---- events become keys
-
     def _with_home(self, namespaces: tuple[str, ...]) -> tuple[str, ...]:
         home = self.options.namespace
         return namespaces if ALL in namespaces or home in namespaces else (*namespaces, home)
-
-    def _heard_pool(self, change: Change[InferencePool]) -> None:
-        self.pool_queue.add(change.key)
-        if self.world.adapters.filed((POOL, *change.key)):
-            self.adapter_queue.add(change.key)
-
-    def _heard_adapter(self, change: Change[LoraAdapter]) -> None:
-        old, new = change.old, change.new
-        if old is not None and new is not None and old.spec == new.spec and _alive(old) == _alive(new):
-            # Our own status.
-            return
-        for one in (old, new):
-            if one is not None:
-                self.adapter_queue.add(_pool_of_adapter(one))
-
-    def _heard_picker(self, change: Change[Picker]) -> None:
-        self.picker_queue.add(change.key)
-        old, new = change.old, change.new
-        if old is not None and new is not None and old.spec == new.spec and _alive(old) == _alive(new):
-            return
-        for pod in self.world.pods.filed((PICKER, *change.key)):
-            self._follow(pod)
-        # Who may serve which pool is another question now.
-        for pool in self.world.pools:
-            self.pool_queue.add(pool.key)
-
-    def _heard_pod(self, change: Change[Pod]) -> None:
-        health, old, new = self.world.health, change.old, change.new
-        if old is not None and (new is None or _place(old) != _place(new)):
-            health.leave(old)
-        if new is not None:
-            self._follow(new)
-            if old is not None and (old.ready != new.ready or _alive(old) != _alive(new)):
-                known = health.of(new)
-                for pool in known.pools if known is not None and known.pools else self._pools_of(new):
-                    self.pool_queue.add(pool)
-
-    def _follow(self, pod: Pod) -> None:
-        """Users may write a Picker's labels on pods of theirs: only those are asked that can count."""
-        key = made_for(pod)
-        picker = self.world.pickers.get(key) if key is not None else None
-        beside = picker is not None and picker.spec.placement == "PerNamespace"
-        if key is not None and (beside or key[0] == pod.metadata.namespace):
-            self.world.health.follow(pod)
-
-    def _heard_health(self, pod: Pod, pools: set[Key]) -> None:
-        for pool in pools or self._pools_of(pod):
-            self.pool_queue.add(pool)
-
-    def _heard_refusal(self, pod: Pod) -> None:
-        picker = made_for(pod)
-        if picker is not None:
-            self.picker_queue.add(picker)
-
-    def _pools_of(self, pod: Pod) -> list[Key]:
-        picker = made_for(pod)
-        return [key for key, state in self.world.states.items() if state.picker == picker]
-
-    def _heard_of(self, kind: str) -> Callable[[Change[Owned]], None]:
-        def heard(change: Change[Owned]) -> None:
-            for one in (change.old, change.new):
-                if one is None:
-                    continue
-                pool, picker = pool_of(one), made_for(one)
-                if pool is not None:
-                    (self.adapter_queue if kind == "ConfigMap" else self.pool_queue).add(pool)
-                elif picker is not None:
-                    self.picker_queue.add(picker)
-            if kind == "Service":
-                self._record_port(change)
-
-        return heard
-
-    def _record_port(self, change: Change[Owned]) -> None:
-        ports, old, new = self.world.ports, change.old, change.new
-        if old is not None and _of_its_pool(old):
-            picker, pool = made_for(old), pool_of(old)
-            moved = new is None or made_for(new) != picker or pool_of(new) != pool
-            if moved and picker is not None and pool is not None:
-                ports.forget(picker, pool, target_port(old))
-        if new is not None and _of_its_pool(new):
-            picker, pool, port = made_for(new), pool_of(new), target_port(new)
-            if picker is not None and pool is not None and port is not None:
-                ports.record(picker, pool, port, listed=not self.synced.is_set())
 
     def _pools_changed(self, picker: Key) -> None:
         found = self.world.pickers.get(picker)
         if found is not None:
             self.picker_queue.add_after(picker, _STATUS_DELAY_S)
-
-
-def _of_its_pool(one: Owned) -> bool:
-    """Not one that somebody made to look like ours."""
-    pool = pool_of(one)
-    return pool is not None and owning_pool(one) == pool[1]
-
-
-def _pool_of_adapter(one: LoraAdapter) -> Key:
-    return one.metadata.namespace, one.spec.pool_ref.name
-
-
-def _pool_asked(one: LoraAdapter) -> list[Any]:
-    return [(POOL, *_pool_of_adapter(one))]
-
-
-def _alive(one: Picker | Pod | LoraAdapter) -> bool:
-    return one.metadata.deletion_timestamp is None
-
-
-def _place(pod: Pod) -> tuple[str, str]:
-    return pod.metadata.uid, pod.status.pod_ip
 
 
 def _wait_of(error: Exception) -> tuple[float | None, bool]:
