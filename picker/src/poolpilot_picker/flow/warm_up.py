@@ -1,7 +1,7 @@
 """Endpoints that joined a pool at work: for a while they count as loaded as the others. Read by every decision.
 
 An empty endpoint among busy ones looks cheap to every request at once: within a second it gets more prompts than it can
-prefill, of whom nobody knows yet how fast it is. What it lacks to the mean load is lent to it, less and less.
+prefill, of which nobody knows yet how fast it is. What it lacks to the mean load is lent to it, less and less.
 """
 
 from __future__ import annotations
