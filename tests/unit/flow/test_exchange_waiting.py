@@ -8,6 +8,7 @@ import pytest
 
 from exchange_desk import NONE, PARTIAL, Desk, chat, joined, message_of, picked, refused
 from poolpilot_picker.extproc.exchange import ExchangeSettings
+from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.replies import BodyReply, HeadersReply, PatienceReply, Reply, TrailersReply
 from poolpilot_picker.flow.control import FlowControl
 from poolpilot_picker.flow.flow_settings import FlowSettings
@@ -104,6 +105,22 @@ def test_a_body_that_grows_while_it_waits_is_turned_away_in_time():
     stage.desk.body(chat("x" * 250)[:210], end=False)
     assert refused(stage.desk.body(b"y" * 300, end=False)).status == 429
     assert len(stage.flow.queue) == 0
+    stage.free()
+    assert stage.said == []
+
+
+def test_what_waits_grows_no_further_than_its_pool_may_hold():
+    bodies = HeldBodies(1_000)
+    stage = Waiting(None, ExchangeSettings(max_body_bytes=200, bodies=bodies))
+    stage.desk.headers()
+    body = chat("x" * 250)
+    stage.desk.body(body[:210], end=False)
+    assert stage.desk.body(body[210:220], end=False) == [], "there is room"
+    bodies.hold(1_000)
+    assert stage.desk.body(b"", end=False) == [], "nothing more is to be held"
+    assert refused(stage.desk.body(body[220:], end=False)).status == 429
+    assert len(stage.flow.queue) == 0
+    assert bodies.bytes == 1_000, "what the others hold"
     stage.free()
     assert stage.said == []
 

@@ -273,15 +273,17 @@ class Exchange:
 
     def _rest_of_body(self, chunk: bytes, now: float) -> list[Reply]:
         """Of a request that is placed on the beginning of its body, and waits."""
-        if self._held_bytes + len(chunk) > 2 * self._settings.max_body_bytes:
+        bodies = self._settings.bodies
+        too_much = self._held_bytes + len(chunk) > 2 * self._settings.max_body_bytes
+        if chunk and (too_much or (bodies is not None and bodies.full)):
             self._account.withdraw(QueueOutcome.EVICTED_OTHER, now)
             large = TooManyRequests("the body is too large to be held any longer")
             self._account.turned_away(self._head, large, now)
             return self._refuse(large)
         self._chunks.append(chunk)
         self._held_bytes += len(chunk)
-        if self._settings.bodies is not None:
-            self._settings.bodies.hold(len(chunk))
+        if bodies is not None:
+            bodies.hold(len(chunk))
         return []
 
     def _duplex_placed(self, whole: bytes, complete: bool) -> list[Reply]:
