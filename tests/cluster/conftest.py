@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_FOLDER):
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(240, func_only=True))
+    # It looks back on all others.
+    items.sort(key=lambda item: item.path == _FOLDER / "test_rights.py")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 import cluster_gateway
 from cluster_load import ask
-from cluster_site import DATA, POOL, Site, put_engines
+from cluster_site import CONFIG, DATA, POOL, Site, put_engines
 from cluster_stage import ROOT, Space, until
 from poolpilot_lab.client.pool import HttpClient
 
@@ -31,9 +31,6 @@ CLASS: Final = {
     "metadata": {"name": "envoy-gateway"},
     "spec": {"controllerName": "gateway.envoyproxy.io/gatewayclass-controller"},
 }
-RECEIPTS: Final = (
-    "apiVersion: poolpilot.dev/v1alpha1\nkind: EndpointPickerConfig\npoolpilot: {receipts: {header: true}}\n"
-)
 DESTINATION: Final = "x-gateway-destination-endpoint"
 
 
@@ -41,7 +38,7 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 async def site(cluster: Stage, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     """Envoy Gateway, poolpilot, engines, and a Gateway to them."""
     folder = tmp_path_factory.mktemp("gateway")
-    await cluster_gateway.put_programs(cluster.programs)
+    await cluster_gateway.put_program(cluster.programs)
     chart = await cluster_gateway.chart(folder / "chart")
     patches = "config.envoyGateway.extensionApis.enableEnvoyPatchPolicy=true"
     where = ["--create-namespace", "--wait", "--timeout=3m"]
@@ -77,7 +74,7 @@ def chart_values(namespace: str) -> dict[str, Any]:
         "messageTimeout": "60s",
         "patches": True,
     }
-    picker = {"spec": {"tls": {"mode": "Disabled"}, "config": {"inline": RECEIPTS}}}
+    picker = {"spec": {"tls": {"mode": "Disabled"}, "config": {"inline": CONFIG}}}
     return {"picker": picker, "gateways": {"envoyGateway": [entry]}}
 
 
@@ -87,14 +84,15 @@ async def test_requests_are_answered_by_the_endpoints_that_the_picker_chose(site
 
 async def test_a_client_cannot_choose(site: Site) -> None:
     pods = await site.space.ready(POOL)
-    seen = set()
+    disregarded = 0
     with contextlib.closing(HttpClient(site.host, site.port)) as client:
         for number in range(30):
-            wanted = min(pods.values())
+            # Each in turn: one that is faster than the others may be chosen every time.
+            wanted = sorted(pods.values())[number % len(pods)]
             got = await ask(client, POOL, f"request {number}", headers={DESTINATION: f"{wanted}:8000"})
             assert got.status == 200 and got.receipt["chosen"] == f"{pods[got.pod]}:8000"
-            seen.add(got.pod)
-    assert len(seen) > 1, "not always the one that the client wanted"
+            disregarded += pods[got.pod] != wanted
+    assert disregarded > 0, "not always the one that the client wanted"
 
 
 async def test_a_prompt_of_a_megabyte_is_placed(site: Site) -> None:
@@ -108,9 +106,44 @@ async def test_a_rolling_restart_of_the_picker_fails_nothing(site: Site) -> None
     await site.check_restart(system, "poolpilot-default", "app.kubernetes.io/component=picker")
 
 
+async def test_the_doctor_finds_no_fault(site: Site) -> None:
+    """As `helm test` runs it, under its own rights."""
+    said = await site.space.stage.helm("test", "poolpilot", "--namespace", SYSTEM, "--logs", "--timeout=2m")
+    assert "0 errors, 0 warnings" in said and "1 EnvoyExtensionPolicies" in said
+
+
 async def test_without_a_picker_requests_are_refused(site: Site) -> None:
-    await site.space.kubectl("label", "inferencepool", POOL, "poolpilot.dev/picker-")
+    """The Service stays, without endpoints. What is let through goes to pods by turns, never where its client says."""
+    space, system = site.space, Space(site.space.stage, SYSTEM)
+
+    async def replicas(number: int) -> None:
+        await system.kubectl(
+            "patch", "picker", "default", "--type=merge", "-p", f'{{"spec": {{"replicas": {number}}}}}'
+        )
+
+    async def fail_open(value: str) -> None:
+        patch = f'[{{"op": "replace", "path": "/spec/extProc/0/failOpen", "value": {value}}}]'
+        await space.kubectl("patch", "envoyextensionpolicy", f"{POOL}-poolpilot", "--type=json", "-p", patch)
+
+    async def refused() -> bool:
+        policy = await space.get("envoyextensionpolicy", f"{POOL}-poolpilot")
+        [ancestor] = policy["status"]["ancestors"]
+        return any(one["type"] == "Accepted" and one["status"] == "False" for one in ancestor["conditions"])
+
+    kept = (await space.get("service", "llama-picker"))["metadata"]["uid"]
+    await replicas(0)
     await until(lambda: site.answers(500), "requests are not refused")
-    await site.space.kubectl("label", "inferencepool", POOL, "poolpilot.dev/picker=default")
+    await until(refused, "the policy is accepted all the same")
+    assert (await space.get("service", "llama-picker"))["metadata"]["uid"] == kept
+    await fail_open("true")
+    await until(site.answers, "nothing is let through")
+    wanted = min((await space.ready(POOL)).values())
+    with contextlib.closing(HttpClient(site.host, site.port)) as client:
+        got = [await ask(client, POOL, "by turns", headers={DESTINATION: f"{wanted}:8000"}) for _ in range(12)]
+    assert {one.status for one in got} == {200} and not any(one.receipt for one in got)
+    assert len({one.pod for one in got}) > 1, "not always the one that the client wanted"
+    await fail_open("false")
+    await until(lambda: site.answers(500), "requests are let through")
+    await replicas(1)
     await until(site.answers, "the pool does not come back", 90)
     await site.answered()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from poolpilot_lab.kubelet.launch import Launched, LaunchError
-from poolpilot_lab.kubelet.network import Sandbox
+from poolpilot_lab.kubelet.network import BRIDGE, Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -116,6 +118,19 @@ async def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
     async with asyncio.timeout(10):
         while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
             await asyncio.sleep(0.01)
+
+
+async def test_the_node_keeps_its_address_on_the_wire_when_a_pod_goes(sandbox: Sandbox) -> None:
+    """A bridge borrows the lowest of its ports', and the others would go on sending to that of a pod that is gone."""
+
+    async def addresses(*which: str) -> set[str]:
+        listing = await asyncio.create_subprocess_exec("ip", "-j", "link", "show", *which, stdout=PIPE)
+        said, _ = await listing.communicate()
+        return {str(one["address"]) for one in json.loads(said)}
+
+    ports = await addresses("master", BRIDGE)
+    assert ports
+    assert not await addresses("dev", BRIDGE) & ports
 
 
 async def test_pods_have_networks_of_their_own(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ async def test_services_and_names_lead_to_ready_pods(space: Space) -> None:
         "try: socket.gethostbyname('none')\n"
         "except OSError: print('none')\n"
     )
-    await until(lambda: has_endpoint(space, "all"), "the Service has no endpoints")
+    for name in ("one", "all"):
+        await until(lambda name=name: has_endpoint(space, name), f"the Service {name} has no endpoints")
     overrides = {"spec": {"containers": [{"name": "ask", "image": "python", "args": ["-c", script]}]}}
     await space.kubectl("run", "ask", "--image=python", "--restart=Never", f"--overrides={json.dumps(overrides)}")
     await space.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/ask", "--timeout=60s")
@@ -206,7 +207,12 @@ async def test_what_fails_is_started_again_and_init_comes_first(space: Space) ->
         return container in found and found[container]["restartCount"] >= times and found[container]["ready"]
 
     await until(lambda: restarts("crash", 1), "the container is not started again")
-    assert await space.kubectl("logs", "a", "-c", "crash") == "second\n"
+
+    async def logged() -> bool:
+        return await space.kubectl("logs", "a", "-c", "crash") == "second\n"
+
+    # Its status says that it runs, not that it has spoken.
+    await until(logged, "the second run does not say so")
     assert await space.kubectl("logs", "a", "-c", "crash", "--previous") == "first\n"
     status = (await space.get("pod", "a"))["status"]
     [before] = [one["lastState"] for one in status["containerStatuses"] if one["name"] == "crash"]
@@ -226,8 +232,12 @@ async def test_a_container_that_is_no_longer_alive_is_restarted(space: Space) ->
         return any(one["restartCount"] >= 1 for one in statuses)
 
     await until(restarted, "the container is not restarted")
-    described = await space.kubectl("describe", "pod", "a")
-    assert "liveness probe of main failed" in described
+
+    async def told() -> bool:
+        return "liveness probe of main failed" in await space.kubectl("describe", "pod", "a")
+
+    # Events are written beside the status.
+    await until(told, "the reason is not told")
 
 
 async def test_a_pod_ends_in_order(space: Space) -> None:

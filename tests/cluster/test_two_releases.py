@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import pytest_asyncio
 
+from cluster_load import get
 from cluster_stage import ROOT, Space, until
 
 if TYPE_CHECKING:
@@ -45,8 +47,7 @@ async def spaces(cluster: Stage) -> AsyncIterator[tuple[Space, Space, Space]]:
     for space in made:
         await space.apply(pool("llama"))
     yield made[0], made[1], made[2]
-    for space in made[:2]:
-        await space.helm("uninstall", "poolpilot", "--wait", "--timeout=3m")
+    await asyncio.gather(*(space.helm("uninstall", "poolpilot", "--wait", "--timeout=3m") for space in made[:2]))
     await cluster.kubectl("delete", "namespace", *(space.name for space in made), "--wait=false")
 
 
@@ -69,7 +70,17 @@ async def test_each_serves_its_own_namespace(spaces: tuple[Space, Space, Space])
         names = await red.stage.kubectl("get", kind, "-o", "name")
         assert [one for one in names.split() if "poolpilot" in one] == []
     for space in (red, blue):
-        assert [one for one in space.stage.audit.entries(space.name) if one.forbidden] == []
+        entries = space.stage.audit.entries(space.name)
+        assert [one for one in entries if one.forbidden] == []
+        assert {one.asked_in for one in entries} == {space.name}, "nobody asks for anything elsewhere"
+    for space in spaces:
+        assert await writers(space, "inferencepool", "llama") == {"kubectl-client-side-apply"}
+
+
+async def writers(space: Space, kind: str, name: str) -> set[str]:
+    """Who ever wrote to an object what it has now."""
+    said = await space.kubectl("get", kind, name, "-o", "json", "--show-managed-fields")
+    return {one["manager"] for one in json.loads(said)["metadata"]["managedFields"]}
 
 
 RULES: Final = [
@@ -85,13 +96,11 @@ RULES: Final = [
 async def test_a_rule_that_is_missing_is_missed(group: str, resource: str, spaces: tuple[Space, Space, Space]) -> None:
     """Without it something does not happen, and happens as soon as it is there again."""
     _, blue, _ = spaces
+    blue.stage.audit.expected.add((blue.name, group, resource))
     roles = [one for one in await blue.list("roles") if "operator" in one["metadata"]["name"]]
     kept = [one for one in roles if any(grants(rule, group, resource) for rule in one["rules"])]
     for role in kept:
-        rules = [rule for rule in role["rules"] if not grants(rule, group, resource)]
-        await blue.kubectl(
-            "patch", "role", role["metadata"]["name"], "--type=merge", "-p", json.dumps({"rules": rules})
-        )
+        await put_rules(blue, role, [rule for rule in role["rules"] if not grants(rule, group, resource)])
     name = f"without-{resource.replace('/', '-')}"
     await blue.apply(pool(name))
     replicas = 1 + (await blue.get("picker", "default"))["spec"]["replicas"] % 2
@@ -101,16 +110,44 @@ async def test_a_rule_that_is_missing_is_missed(group: str, resource: str, space
         entries = blue.stage.audit.entries(blue.name)
         return any(one.forbidden and (one.asked.group, one.asked.resource) == (group, resource) for one in entries)
 
-    await until(missed, f"nobody misses {resource}")
+    async def done() -> bool:
+        """What the right is for."""
+        match resource:
+            case "services":
+                return await blue.has("service", f"{name}-picker")
+            case "endpointslices":
+                return bool(await endpoints(blue, f"{name}-picker"))
+            case "deployments":
+                return (await blue.get("deployment", "poolpilot-default"))["spec"]["replicas"] == replicas
+            case "pickers/status":
+                picker = await blue.get("picker", "default")
+                return picker["status"]["observedGeneration"] == picker["metadata"]["generation"]
+        return await leads(blue)
+
+    async def failed() -> bool:
+        return await missed() and not await done()
+
+    # A leader that cannot renew its Lease goes on for 10 s.
+    await until(failed, f"nobody misses {resource}")
     for role in kept:
-        rules = {"rules": role["rules"]}
-        await blue.kubectl("patch", "role", role["metadata"]["name"], "--type=merge", "-p", json.dumps(rules))
+        await put_rules(blue, role, role["rules"])
 
     async def served() -> bool:
-        return await endpoints(blue, f"{name}-picker") == {blue.name}
+        return await done() and await endpoints(blue, f"{name}-picker") == {blue.name}
 
     await until(served, "the pool is not served although every right is back", 90)
     await blue.kubectl("delete", "inferencepool", name)
+
+
+async def put_rules(space: Space, role: dict[str, Any], rules: list[dict[str, Any]]) -> None:
+    await space.kubectl("patch", "role", role["metadata"]["name"], "--type=merge", "-p", json.dumps({"rules": rules}))
+
+
+async def leads(space: Space) -> bool:
+    """Whether the one operator there is says that it may write."""
+    [pod] = await space.list("pods", "-l", OPERATOR)
+    _, text = await get(pod["status"]["podIP"], "/metrics", 8080)
+    return "poolpilot_operator_leader 1" in text
 
 
 def grants(rule: dict[str, Any], group: str, resource: str) -> bool:

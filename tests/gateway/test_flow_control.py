@@ -14,7 +14,6 @@ from gateway_envoy import Variant, start_gateway
 from gateway_program import ProgramPicker
 from gateway_site import chat
 from gateway_stage import MODES
-from poolpilot_picker.envoy.settings import EnvoySettings, HostPort
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,19 +76,11 @@ async def running(
     transport: str, pods: Pods, envoy_binary: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Line]:
     folder = tmp_path_factory.mktemp("flow")
-    (folder / "picker.yaml").write_text(CONFIG)
-    picker = ProgramPicker(folder, pods.addresses, transport, flags=["--config-file", str(folder / "picker.yaml")])
-    await picker.start()
+    picker = await ProgramPicker(folder, pods.addresses, transport, config=CONFIG).start()
     variants = [
         Variant(
             mode,
-            EnvoySettings(
-                pickers=(HostPort("127.0.0.1", picker.port),),
-                eds_directory=str(folder / "eds"),
-                body_mode=body_mode,
-                message_timeout_s=PATIENCE_S,
-                max_message_timeout_s=GATEWAY_S,
-            ),
+            picker.envoy(body_mode=body_mode, message_timeout_s=PATIENCE_S, max_message_timeout_s=GATEWAY_S),
         )
         for mode, body_mode in MODES.items()
     ]

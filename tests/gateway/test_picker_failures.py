@@ -21,7 +21,6 @@ from gateway_pods import Pods, sse_events
 from gateway_program import ProgramPicker
 from gateway_site import chat
 from gateway_stage import MODES, PATIENCE_S, WHOLE, Counts, Stage, rest, stage_variants, under_load
-from poolpilot_picker.envoy.settings import EnvoySettings, HostPort
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -301,10 +300,7 @@ async def test_the_end_of_the_drain_leaves_answers_whole(
 ) -> None:
     """Longer than the drain time: the picker ends the stream with OK and the answer goes on without it."""
     picker = await ProgramPicker(tmp_path, pods.addresses, transport, drain_s=0.2).start()
-    settings = EnvoySettings(
-        pickers=(HostPort("127.0.0.1", picker.port),), eds_directory=str(tmp_path / "eds"), body_mode=MODES[mode]
-    )
-    gateway = await start_gateway(tmp_path, [Variant(mode, settings, fail_hard)])
+    gateway = await start_gateway(tmp_path, [Variant(mode, picker.envoy(body_mode=MODES[mode]), fail_hard)])
     stage = Stage(gateway, picker, picker, picker, picker)
     try:
         begun = [await stage.streaming(mode) for _ in range(10)]

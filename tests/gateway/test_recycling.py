@@ -14,7 +14,6 @@ from gateway_envoy import Variant, fail_hard, start_gateway
 from gateway_pods import sse_events
 from gateway_program import ProgramPicker
 from gateway_stage import MODES, WHOLE, Stage, rest
-from poolpilot_picker.envoy.settings import EnvoySettings, HostPort
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,18 +34,7 @@ async def worker_pid(picker: ProgramPicker) -> int:
 async def test_replaced_under_load(transport: str, pods: Pods, envoy_binary: Path, tmp_path: Path) -> None:
     flags = ("--recycle-rss-mb", "100000")
     picker = await ProgramPicker(tmp_path, pods.addresses, transport, flags=flags).start()
-    variants = [
-        Variant(
-            mode,
-            EnvoySettings(
-                pickers=(HostPort("127.0.0.1", picker.port),),
-                eds_directory=str(tmp_path / "eds"),
-                body_mode=MODES[mode],
-            ),
-            fail_hard,
-        )
-        for mode in MODES
-    ]
+    variants = [Variant(mode, picker.envoy(body_mode=MODES[mode]), fail_hard) for mode in MODES]
     gateway = await start_gateway(tmp_path, variants)
     stage = Stage(gateway, picker, picker, picker, picker)
     got: Counter[str] = Counter()

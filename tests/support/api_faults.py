@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,10 @@ class FaultProxy:
     """How many writes still get through; the others are refused (503)."""
     held: asyncio.Event | None = None
     """Answers wait for it."""
+    slow_s: float = 0.0
+    """Every answer comes that much later."""
+    done: Counter[str] = field(default_factory=Counter)
+    """How often what has gone wrong: refused, cut, silenced, altered, held, slowed."""
     url: str = ""
     _watches: set[asyncio.Task[Any]] = field(default_factory=set)
     _said: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -84,6 +88,7 @@ class FaultProxy:
         """Breaks every open watch in the middle of its answer."""
         for task in list(self._watches):
             task.cancel()
+            self.done["cut"] += 1
         await asyncio.gather(*self._watches, return_exceptions=True)
 
     def inject(self, event: dict[str, Any]) -> None:
@@ -110,10 +115,15 @@ class FaultProxy:
             self.writes_left -= 1
         if refusal is not None:
             status, headers = refusal
+            self.done["refused"] += 1
             body = {"kind": "Status", "code": status, "reason": "Fault", "message": "the proxy refuses"}
             return web.json_response(body, status=status, headers=headers)
-        if self.held is not None:
+        if self.held is not None and not self.held.is_set():
+            self.done["held"] += 1
             await self.held.wait()
+        if self.slow_s:
+            self.done["slowed"] += 1
+            await asyncio.sleep(self.slow_s)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _DROPPED}
         async with session.request(
             request.method,
@@ -159,14 +169,17 @@ class FaultProxy:
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    for mine in own(line + b"\n"):
-                        for one in self.transform(mine):
-                            queue.put_nowait(one)
+                    sent = [one for mine in own(line + b"\n") for one in self.transform(mine)]
+                    self.done["altered"] += sent != [line + b"\n"]
+                    for one in sent:
+                        queue.put_nowait(one)
         queue.put_nowait(None)
 
     async def _send(self, response: web.StreamResponse, queue: asyncio.Queue[bytes | None]) -> None:
         while (line := await queue.get()) is not None:
-            if not self.silent:
+            if self.silent:
+                self.done["silenced"] += 1
+            else:
                 await response.write(line)
 
 

@@ -91,6 +91,7 @@ VARIANTS: Final[dict[tuple[str, str], dict[str, Any]]] = {
             ]
         }
     },
+    ("poolpilot", "aggregated"): {"rbac": {"aggregate": True}, "picker": {"create": False}, "test": {"enabled": False}},
     ("poolpilot-crds", "default"): {},
     ("poolpilot-standalone", "selector"): {"selector": {"app": "vllm", "tier": "gpu"}, "targetPorts": [8000, 8001]},
     ("poolpilot-standalone", "endpoints"): {

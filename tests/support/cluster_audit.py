@@ -1,4 +1,4 @@
-"""What ServiceAccounts asked of the API server, from its audit log."""
+"""What ServiceAccounts asked of the API server, from its audit log: of a release, or of each role over all tests."""
 
 from __future__ import annotations
 
@@ -42,6 +42,21 @@ class Entry:
     forbidden: bool
     """By RBAC. Not by the end of a namespace, which is a 403 too."""
     path: str
+    asked_in: str
+    """Namespace of what was asked for; empty where it is in none."""
+
+
+ROLES: Final = ("operator", "picker", "cleanup", "test", "standalone")
+"""Of our ServiceAccounts."""
+
+
+def role_of(account: str) -> str:
+    """Which of our programs runs as a ServiceAccount; empty for others'. By the names that charts and operator give."""
+    if "poolpilot" not in account:
+        return "picker" if account == "llama-picker" else ""
+    if "standalone" in account:
+        return "standalone"
+    return next((role for role in ROLES if account.endswith(f"-{role}")), "picker")
 
 
 class Audit:
@@ -51,6 +66,8 @@ class Audit:
         policy = folder / "audit-policy.json"
         policy.write_text(json.dumps(_POLICY))
         self._log = folder / "audit.log"
+        self.expected: set[tuple[str, str, str]] = set()
+        """Namespace of the account, group and resource of what a test forbids on purpose."""
         self.flags = [
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self._log}",
@@ -60,6 +77,18 @@ class Audit:
     def entries(self, namespace: str) -> list[Entry]:
         """Of the ServiceAccounts of a namespace, requests for resources only."""
         return [one for one in self._all() if one.namespace == namespace]
+
+    def ours(self) -> list[Entry]:
+        """Of all our accounts, in all namespaces."""
+        return [one for one in self._all() if role_of(one.account)]
+
+    def unexpected(self) -> list[Entry]:
+        """What RBAC forbade to ours although no test meant it to."""
+        return [
+            one
+            for one in self.ours()
+            if one.forbidden and (one.namespace, one.asked.group, one.asked.resource) not in self.expected
+        ]
 
     def _all(self) -> Iterator[Entry]:
         for line in self._log.read_text().splitlines():
@@ -73,4 +102,11 @@ class Audit:
             forbidden = event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
             # Server-side apply of an object that was not there needs the right to create it too.
             for verb in (event["verb"], "create") if event["verb"] == "patch" and code == 201 else (event["verb"],):
-                yield Entry(namespace, account, Asked(group, resource, verb), forbidden, event["requestURI"])
+                yield Entry(
+                    namespace,
+                    account,
+                    Asked(group, resource, verb),
+                    forbidden,
+                    event["requestURI"],
+                    reference.get("namespace", ""),
+                )

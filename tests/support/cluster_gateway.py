@@ -7,7 +7,6 @@ from string import Template
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.gotools import TOOLS, GoProgram, built, source_folder
-from poolpilot_lab.processes import envoy_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +22,9 @@ async def prepare() -> None:
     await source_folder(PROGRAM.module, _MODULE)
 
 
-async def put_programs(folder: Path) -> None:
-    """Under the names by which its pods call them."""
-    folder.mkdir(exist_ok=True)
-    for name, target in (("envoy-gateway", await built(PROGRAM)), ("envoy", envoy_path())):
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target)
+async def put_program(folder: Path) -> None:
+    """Under the name by which its pods call it; Envoy lies there already."""
+    (folder / "envoy-gateway").symlink_to(await built(PROGRAM))
 
 
 async def chart(folder: Path) -> Path:

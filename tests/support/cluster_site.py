@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 DATA: Final = ROOT / "tests/data/cluster"
 POOL: Final = "llama"
+CONFIG: Final = """\
+apiVersion: poolpilot.dev/v1alpha1
+kind: EndpointPickerConfig
+poolpilot:
+  receipts:
+    header: true
+"""
+"""Of a picker that tells in an answer's header what it chose."""
 _HTTP: Final = 8081
 _ENOUGH: Final = 50
 """Requests before and after something happens under load."""
@@ -100,9 +108,10 @@ class Site:
         assert load.total >= 2 * _ENOUGH
 
 
-async def put_engines(space: Space) -> None:
-    """Three engines and their pool."""
-    await space.kubectl("apply", "-f", str(DATA / "engines.yaml"))
+async def put_engines(space: Space, *, pool: bool = True) -> None:
+    """Three engines, with two slots for adapters each, and their pool."""
+    engines, _, _ = (DATA / "engines.yaml").read_text().partition("\n---\n")
+    await space.apply(engines if not pool else (DATA / "engines.yaml").read_text())
 
 
 async def put_envoy(space: Space, folder: Path, *flags: str) -> str:

@@ -17,6 +17,8 @@ import yaml
 
 import cluster_gateway
 from cluster_audit import Audit
+from doctor_stage import open_definition
+from poolpilot_kube.names import LEGACY_GROUP
 from poolpilot_lab.control_plane.programs import programs
 from poolpilot_lab.gotools import TOOLS, GoProgram, NotAvailable, built
 from poolpilot_lab.kubelet import cluster as clusters
@@ -33,6 +35,14 @@ HELM: Final = GoProgram(TOOLS / "helm", "helm.sh/helm/v4/cmd/helm")
 REGISTRY: Final = "ghcr.io/poolpilot"
 _WAIT_S: Final = 60.0
 _PAUSE_S: Final = 0.05
+OPTIONAL: Final = (
+    ("cert-manager.io", "v1", "Certificate", "certificates"),
+    ("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
+    ("networking.istio.io", "v1", "DestinationRule", "destinationrules"),
+    (LEGACY_GROUP, "v1alpha2", "InferenceObjective", "inferenceobjectives"),
+    (LEGACY_GROUP, "v1alpha2", "InferenceModelRewrite", "inferencemodelrewrites"),
+)
+"""Group, version, kind and plural. Nobody acts on them here."""
 
 
 class CommandError(Exception):
@@ -199,12 +209,20 @@ async def until(check: Callable[[], Awaitable[object]], otherwise: str, within_s
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """One for all tests, with our CRDs."""
+    """One for all tests, with kinds of others that a cluster may have."""
     folder = tmp_path_factory.mktemp("cluster")
     audit = Audit(folder)
-    async with clusters.cluster(folder, images(folder / "bin"), flags=audit.flags) as running:
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "envoy").symlink_to(envoy_path())
+    async with clusters.cluster(folder, images(bin_folder), flags=audit.flags) as running:
         called = await programs()
-        yield Stage(running, called.kubectl, await built(HELM), audit, folder / "bin")
+        stage = Stage(running, called.kubectl, await built(HELM), audit, bin_folder)
+        await stage.apply(*(open_definition(*kind) for kind in OPTIONAL))
+        await stage.kubectl(
+            "wait", "crd", *(f"{kind[3]}.{kind[0]}" for kind in OPTIONAL), "--for=condition=Established"
+        )
+        yield stage
 
 
 @pytest_asyncio.fixture(loop_scope="session")

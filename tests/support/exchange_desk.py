@@ -40,6 +40,12 @@ class Chosen:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.calls = 0
+        self.weighs_waits = False
+
+    parts = False
+
+    def restrict(self, view: DecisionView) -> None:
+        """Every endpoint is for everybody."""
 
     def decide(self, view: DecisionView) -> list[int]:
         """Slots in order."""

@@ -71,11 +71,13 @@ class Stage:
     def _kicked(self) -> None:
         self.kicks += 1
 
-    def submit(self, tenant: str = "", *, tokens: int = 100, **fields: Any) -> tuple[Client, Placement | Ticket]:
+    def submit(
+        self, tenant: str = "", *, tokens: int = 100, kind: RequestKind = RequestKind.CHAT, **fields: Any
+    ) -> tuple[Client, Placement | Ticket]:
         """A request that comes now; with what became of it at once."""
         request = InferenceRequest(
             request_id="r",
-            kind=RequestKind.CHAT,
+            kind=kind,
             model="m",
             target_model="m",
             tenant=tenant,
@@ -115,3 +117,22 @@ def refusal(stage: Stage, tenant: str = "", **fields: Any) -> RequestRefused:
     with pytest.raises(RequestRefused) as caught:
         stage.go(tenant, **fields)
     return caught.value
+
+
+def addresses(count: int) -> tuple[str, ...]:
+    """Of so many endpoints."""
+    return tuple(f"10.0.0.{index + 1}:8000" for index in range(count))
+
+
+def slot(client: Client) -> int | None:
+    """Where it was placed."""
+    return None if client.placement is None else client.placement.booking.endpoint.slot
+
+
+def waits(stage: Stage, client: Client, most: float = 70_000.0, step: float = 20.0) -> float:
+    """ms until it was placed or turned away."""
+    start = stage.now
+    stage.advance(1.0)
+    while client.placement is None and client.refused is None and stage.now < start + most:
+        stage.advance(step)
+    return stage.now - start

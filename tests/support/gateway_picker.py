@@ -48,6 +48,11 @@ class Steered:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
+    parts = False
+
+    def restrict(self, view: DecisionView) -> None:
+        """Every endpoint is for everybody."""
+
     def decide(self, view: DecisionView) -> list[int]:
         """Slots in order."""
         key = view.request.routing_key

@@ -6,6 +6,7 @@
 |---|---|
 | `ok` | 200 with a JSON body that tells port, body length and SHA-256 of the body |
 | `status.N` | answers N |
+| `flaky.N` | answers N to every other of these, `ok` to the rest |
 | `reset` | resets the connection instead of answering |
 | `hang` | never answers |
 | `held` | waits until `let_go` is set, then `ok` |
@@ -73,6 +74,8 @@ class Pod:
     """By the request's `x-tid`."""
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
     """Answers the requests of script `held`."""
+    _turns: int = 0
+    """Requests of script `flaky` so far."""
     _server: asyncio.Server | None = None
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -165,6 +168,9 @@ class Pod:
                 writer.write(_head(200, self.address, length=len(body), content_type=kind) + body)
                 await writer.drain()
                 return True
+        if name == "flaky":
+            self._turns += 1
+            name = "status" if self._turns % 2 else "ok"
         status = int(argument) if name == "status" else 200
         told = {"pod": self.address, "length": hit.length, "sha256": hit.sha256}
         answer = json.dumps(told).encode()

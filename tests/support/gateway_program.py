@@ -7,13 +7,14 @@ import json
 import re
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from poolpilot_lab.processes import Child, free_ports
+from poolpilot_picker.envoy.settings import EnvoySettings, HostPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 
 class ProgramPicker:
@@ -22,32 +23,42 @@ class ProgramPicker:
     def __init__(
         self,
         folder: Path,
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | Path,
         transport: str,
         *,
         name: str = "picker",
         drain_s: float = 20.0,
         writes_endpoints: bool = True,
+        config: str = "",
         flags: Sequence[str] = (),
     ) -> None:
-        """`writes_endpoints`: into `folder/eds`, for an Envoy that takes a list. `flags`: more of them."""
+        """`endpoints`: addresses, or a file that names them. `writes_endpoints`: into `folder/eds`, for an Envoy that
+        takes a list. `config`: text of its configuration file. `flags`: more of them."""
         [self.port] = free_ports(1)
         self.admin = 0
-        eds = folder / "eds"
-        eds.mkdir(exist_ok=True)
+        self.eds = folder / "eds"
+        self.eds.mkdir(exist_ok=True)
         argv = [
             sys.executable, "-m", "poolpilot_picker",
             "--listen", f"127.0.0.1:{self.port}",
             "--transport", transport,
             "--admin", "127.0.0.1:0",
-            "--endpoints", ",".join(endpoints),
+            *(
+                ("--endpoints-file", str(endpoints))
+                if isinstance(endpoints, Path)
+                else ("--endpoints", ",".join(endpoints))
+            ),
             "--drain-timeout", str(drain_s),
             "--log-level", "warning",
             "--print-ready",
             *flags,
         ]  # fmt: skip
         if writes_endpoints:
-            argv += ["--eds-dir", str(eds)]
+            argv += ["--eds-dir", str(self.eds)]
+        if config:
+            file = folder / f"{name}.yaml"
+            file.write_text(config)
+            argv += ["--config-file", str(file)]
         self.child = Child(name, argv, log=folder / f"{name}.log", out=folder / f"{name}.out")
 
     async def start(self) -> ProgramPicker:
@@ -57,6 +68,10 @@ class ProgramPicker:
         assert said["port"] == self.port
         self.admin = said["admin_port"]
         return self
+
+    def envoy(self, **more: Any) -> EnvoySettings:
+        """Of an Envoy before it, which takes its list of endpoints."""
+        return EnvoySettings(pickers=(HostPort("127.0.0.1", self.port),), eds_directory=str(self.eds), **more)
 
     async def kill(self) -> None:
         """As a crash: no goodbye to anybody."""

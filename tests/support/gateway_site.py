@@ -95,7 +95,7 @@ def variants(folder: Path, main: int, second: int, pods: Sequence[str]) -> list[
         Variant("partial-small", settings(max_body_bytes=SMALL_LIMIT)),
         Variant("buffered-small", settings(body_mode=BodyMode.BUFFERED, max_body_bytes=SMALL_LIMIT)),
         Variant("open", settings(fail=FailureMode.OPEN)),
-        Variant("impatient", settings(route_timeout_s=0.3)),
+        Variant("impatient", settings(route_timeout_s=1.5)),
         Variant("redirecting", settings(), follow_redirects),
         Variant("mirroring", settings(), mirror),
         Variant("per-try", settings(), per_try_timeout),

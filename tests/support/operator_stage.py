@@ -18,18 +18,22 @@ from poolpilot_operator.leadership import LeaseTimes
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from picker_program import PickerProgram
     from poolpilot_kube.access import Access
+    from poolpilot_kube.objects import Pod
     from stand_in_pickers import PickerPods
 
 T = TypeVar("T")
 
 QUICK = WatchSettings(first_backoff_s=0.05, most_backoff_s=0.5)
 IMAGE = "registry.example/poolpilot-picker:1"
+_SOON_S = 5.0
+"""Statuses follow within it; what is looked at again just in case comes later."""
 
 
 @contextlib.asynccontextmanager
 async def running_operator(
-    access: Access, namespace: str, pods: PickerPods, *watched: str, **options: Any
+    access: Access, namespace: str, pods: PickerPods | RealPods, *watched: str, **options: Any
 ) -> AsyncIterator[Operator]:
     """An operator at home in `namespace` that watches it and `watched`; nothing else if `everywhere`."""
     everywhere = options.pop("everywhere", False)
@@ -83,14 +87,28 @@ async def same(answer: Awaitable[Any], wanted: Any) -> bool:
 
 
 async def quiet(operator: Operator) -> None:
-    """Waits until everything has been looked at and nothing is left to do."""
+    """Waits until everything has been looked at and nothing is left to do, nor will be in the next seconds.
+
+    A status is written a moment after what it tells of: who counts writes waits for that.
+    """
 
     async def check() -> bool:
         looked = operator.reconciled["picker"] >= len(operator.world.pickers)
         looked = looked and operator.reconciled["pool"] >= len(operator.world.pools)
-        return operator.synced.is_set() and looked and operator.idle and not operator.picker_queue.delayed
+        soon = [due for one in operator.queues for due in one._due.values() if due < one._now() + _SOON_S]
+        return operator.synced.is_set() and looked and operator.idle and not soon
 
     await eventually(check, "quiet")
+
+
+class RealPods:
+    """The one pod of a Picker, which answers where a picker program of this machine does."""
+
+    def __init__(self, picker: PickerProgram) -> None:
+        self._picker = picker
+
+    def url_of(self, _: Pod) -> str:
+        return f"http://127.0.0.1:{self._picker.admin_port}"
 
 
 class Cluster:
@@ -138,6 +156,10 @@ class Cluster:
         listed = msgspec.json.decode(await self.api.call("GET", f"/api/v1/namespaces/{namespace}/events"))
         return {one["reason"]: one["message"] for one in listed["items"] if one["involvedObject"]["name"] == name}
 
+    async def event(self, namespace: str, name: str, reason: str) -> str | None:
+        """The message of an object's Event with this reason, which may come after others; None while there is none."""
+        return (await self.events(namespace, name)).get(reason)
+
     async def made_pool(
         self, namespace: str, name: str, *ports: int, picker: str | None = "default", **spec: Any
     ) -> Any:
@@ -172,8 +194,17 @@ class Cluster:
             }
         )
 
-    async def ready_pod(self, picker: tuple[str, str], name: str, ip: str, namespace: str = "") -> Any:
-        """A pod of a Picker, as its Deployment and a kubelet would make it."""
+    async def ready_pod(
+        self,
+        picker: tuple[str, str],
+        name: str,
+        ip: str,
+        namespace: str = "",
+        *,
+        other_ip: str = "",
+        phase: str = "Running",
+    ) -> Any:
+        """A pod of a Picker, as its Deployment and a kubelet would make it; `other_ip`: of the other family."""
         namespace = namespace or picker[0]
         labels = {
             "app.kubernetes.io/managed-by": "poolpilot",
@@ -189,9 +220,9 @@ class Cluster:
         }
         await self.api.apply(manifest)
         status = {
-            "phase": "Running",
+            "phase": phase,
             "podIP": ip,
-            "podIPs": [{"ip": ip}],
+            "podIPs": [{"ip": one} for one in (ip, other_ip) if one],
             "conditions": [{"type": "Ready", "status": "True"}],
         }
         return await self.api.set_status(manifest, status)

@@ -47,7 +47,7 @@ async def running(folder: Path, configuration: str) -> AsyncIterator[str]:
 def found(name: str) -> str:
     """`prometheus` or `promtool`. Skips the test, with the reason, where neither program nor package can be had."""
     folders = os.pathsep.join([os.environ.get("PROMETHEUS", ""), os.environ["PATH"]])
-    return shutil.which(name, path=folders) or str(_unpacked(cache_folder().parent / "prometheus") / "usr/bin" / name)
+    return shutil.which(name, path=folders) or str(_unpacked(cache_folder("prometheus")) / "usr/bin" / name)
 
 
 def _unpacked(folder: Path) -> Path:

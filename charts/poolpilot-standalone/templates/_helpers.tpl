@@ -4,13 +4,14 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
+{{/* Without dots, which a release's name may have and a Service's may not. */}}
 {{- define "standalone.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 53 | trimSuffix "-" }}
 {{- else if contains (include "standalone.name" .) .Release.Name }}
-{{- .Release.Name | trunc 53 | trimSuffix "-" }}
+{{- .Release.Name | replace "." "-" | trunc 53 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name (include "standalone.name" .) | trunc 53 | trimSuffix "-" }}
+{{- printf "%s-%s" .Release.Name (include "standalone.name" .) | replace "." "-" | trunc 53 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
@@ -45,6 +46,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}
 {{ $image.repository }}:{{ default $root.Chart.AppVersion $image.tag }}
+{{- end }}
+{{- end }}
+
+{{/* "true" where the cluster gives pods their users, and refuses those that name one of their own. */}}
+{{- define "standalone.assignedUsers" -}}
+{{- if or (eq .Values.assignedUsers "always") (and (eq .Values.assignedUsers "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
+true
 {{- end }}
 {{- end }}
 

@@ -4,13 +4,14 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
+{{/* Without dots, which a release's name may have and a Service's may not. */}}
 {{- define "poolpilot.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 53 | trimSuffix "-" }}
 {{- else if contains (include "poolpilot.name" .) .Release.Name }}
-{{- .Release.Name | trunc 53 | trimSuffix "-" }}
+{{- .Release.Name | replace "." "-" | trunc 53 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name (include "poolpilot.name" .) | trunc 53 | trimSuffix "-" }}
+{{- printf "%s-%s" .Release.Name (include "poolpilot.name" .) | replace "." "-" | trunc 53 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
@@ -81,11 +82,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
+{{/* "true" where the cluster gives pods their users, and refuses those that name one of their own. */}}
+{{- define "poolpilot.assignedUsers" -}}
+{{- if or (eq .Values.assignedUsers "always") (and (eq .Values.assignedUsers "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
+true
+{{- end }}
+{{- end }}
+
+{{/* A mesh's proxy would keep the pod of a finished hook running. */}}
+{{- define "poolpilot.noMeshLabels" -}}
+sidecar.istio.io/inject: "false"
+{{- end }}
+{{- define "poolpilot.noMeshAnnotations" -}}
+linkerd.io/inject: disabled
+{{- end }}
+
 {{- define "poolpilot.podSecurityContext" -}}
 runAsNonRoot: true
+{{- if not (include "poolpilot.assignedUsers" .) }}
 runAsUser: 65532
 runAsGroup: 65532
 fsGroup: 65532
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

@@ -76,11 +76,11 @@
 # metrics of pickers, where the kind exists
 - apiGroups: ["monitoring.coreos.com"]
   resources: [servicemonitors]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
 # tls.mode: CertManager
 - apiGroups: ["cert-manager.io"]
   resources: [certificates]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
 {{- end }}
 
 {{- define "poolpilot.rules.home" -}}

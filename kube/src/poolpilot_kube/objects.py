@@ -86,16 +86,30 @@ class PodStatus(Narrow, frozen=True):
     conditions: tuple[PodCondition, ...] = ()
 
 
+_ENDED = frozenset({"Succeeded", "Failed"})
+"""Phases that no pod leaves again."""
+
+
 class Pod(Object, frozen=True):
     """A pod."""
 
     status: PodStatus = PodStatus()
 
     @property
+    def ended(self) -> bool:
+        """Whether its containers have ended for good: nobody answers at its address, or somebody else."""
+        return self.status.phase in _ENDED
+
+    @property
     def ready(self) -> bool:
-        """May get requests: Ready, with an address, and not being deleted."""
+        """May get requests: Ready, with an address, not being deleted, and not at its end.
+
+        A kubelet that ends a pod by itself (node shutdown, eviction) has left Ready true on a pod that has Failed, and
+        its address may be another pod's by then.
+        """
         return (
             self.metadata.deletion_timestamp is None
+            and not self.ended
             and bool(self.status.pod_ip)
             and any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
         )

@@ -75,10 +75,10 @@ class _Module(msgspec.Struct, rename="pascal"):
     require: list[_Requirement]
 
 
-def cache_folder() -> Path:
-    """Where built programs are kept: $XDG_CACHE_HOME or ~/.cache, then poolpilot/go. Anything in it may be deleted."""
+def cache_folder(kind: str = "go") -> Path:
+    """Where programs are kept: $XDG_CACHE_HOME or ~/.cache, then poolpilot/`kind`. Anything in it may be deleted."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base.absolute() / "poolpilot" / "go"
+    return base.absolute() / "poolpilot" / kind
 
 
 async def built(program: GoProgram, say: Callable[[str], None] | None = None) -> Path:

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
     from types import TracebackType
     from typing import IO
 
@@ -29,6 +29,9 @@ if os.getppid() == int(sys.argv[1]):  # else the parent died before the call
 # A launcher and not preexec_fn: forking a process with threads (gRPC has some) without exec may hang.
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 16_384
+_WATCH_S: Final = 0.25
+
+T = TypeVar("T")
 
 
 class ProcessError(Exception):
@@ -219,6 +222,40 @@ class Child:
             return f"(no log: {error})"
         last = [line for line in text.splitlines() if line.strip()][-lines:]
         return "\n".join([f"last lines of {self.log}:", *last]) if last else f"({self.log} is empty)"
+
+
+async def stop_all(children: Sequence[Child], grace_s: float) -> None:
+    """Ends them all, also when the ending itself is interrupted."""
+    try:
+        await asyncio.gather(*(child.stop(grace_s) for child in children))
+    finally:
+        for child in children:
+            child.kill()
+
+
+async def watched(work: Coroutine[Any, Any, T], children: Sequence[Child], *beside: Coroutine[Any, Any, object]) -> T:
+    """The work's result; ProcessError as soon as a program ends meanwhile. `beside` runs as long, and may fail too."""
+    working = asyncio.create_task(work)
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(one) for one in (_watch(children), *beside)]
+    tasks.append(working)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return working.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(children: Sequence[Child]) -> None:
+    while True:
+        for child in children:
+            if not child.running:
+                raise ProcessError(f"{child.name} ended with exit code {child.exit_code}\n{child.tail()}")
+        await asyncio.sleep(_WATCH_S)
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

@@ -14,7 +14,7 @@ import msgspec
 
 from poolpilot_kube.errors import KubeError, RefusedError
 from poolpilot_kube.names import MANAGED_BY, MANAGED_BY_LABEL
-from poolpilot_kube.objects import PODS, POOLS, InferencePool, Key, Pod
+from poolpilot_kube.objects import POOLS, InferencePool, Key, Pod
 from poolpilot_operator.events import Events
 from poolpilot_operator.health import PickerHealth, admin_url
 from poolpilot_operator.history.prometheus import Prometheus
@@ -28,10 +28,12 @@ from poolpilot_operator.models import (
     ADAPTERS,
     CLUSTER_WATCHED,
     KINDS,
+    PICKER_PODS,
     PICKERS,
     WATCHED,
     LoraAdapter,
     Picker,
+    PickerPod,
 )
 from poolpilot_operator.ownership import Home
 from poolpilot_operator.picker_reconciler import PickerReconciler
@@ -72,6 +74,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     default_picker: str = "default"
     listen_host: str = "[::]"
     """Where picker pods listen, as in their flags."""
+    assigned_users: bool = False
+    """The cluster gives picker pods their user, and takes none that names one."""
     elect: bool = True
     prometheus_url: str = ""
     """Empty: no advice from history."""
@@ -127,6 +131,7 @@ class Operator:
             home=home,
             image=options.image,
             listen_host=options.listen_host,
+            assigned_users=options.assigned_users,
             pools=Store[InferencePool](api, POOLS, namespaces, heard=triggers.heard_pool, settings=settings),
             pickers=Store[Picker](
                 api, PICKERS, self._with_home(namespaces), heard=triggers.heard_picker, settings=settings
@@ -134,9 +139,9 @@ class Operator:
             adapters=Store[LoraAdapter](
                 api, ADAPTERS, namespaces, heard=triggers.heard_adapter, index=pool_asked, settings=settings
             ),
-            pods=Store[Pod](
+            pods=Store[PickerPod](
                 api,
-                PODS,
+                PICKER_PODS,
                 self._with_home(namespaces),
                 labels=f"{ours},{COMPONENT_LABEL}=picker",
                 heard=triggers.heard_pod,

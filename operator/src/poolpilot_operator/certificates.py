@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-from poolpilot_operator.difference import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,8 +81,3 @@ def problem(data: Mapping[str, str]) -> str:
     if private.public_key() != certificate.public_key():
         return "tls.key is not the key of tls.crt"
     return ""
-
-
-def fingerprint(data: Mapping[str, Any]) -> str:
-    """Changes with the certificate."""
-    return digest(data.get("tls.crt", ""))

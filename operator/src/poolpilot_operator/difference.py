@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import re
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _QUANTITY: Final = re.compile(r"^([+-]?[0-9.]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$")
 _SUFFIX: Final = {
@@ -25,34 +28,58 @@ _SUFFIX: Final = {
     "E": Decimal(10**18),
     **{f"{letter}i": Decimal(2) ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)},
 }
+_PLAIN: Final = re.compile(r"^[\w-]+$")
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Names and places in lists, from the outermost."""
+
 _QUANTITIES: Final = frozenset({"requests", "limits"})
 
 
 def covers(live: Any, wanted: Any) -> bool:
     """Whether all that is wanted is there. Maps may hold more; lists must be as long, in the same order."""
+    return next(differences(live, wanted), None) is None
+
+
+def differences(live: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
+    """Fields that are not as wanted; `path` is where the two stand."""
     if live is None and not wanted:
         # An API server leaves out what is empty.
-        return True
-    if isinstance(wanted, dict):
-        return isinstance(live, dict) and all(
-            (_same_quantities if name in _QUANTITIES else covers)(live.get(name), value)
-            for name, value in wanted.items()
-        )
-    if isinstance(wanted, list | tuple):
-        return (
-            isinstance(live, list | tuple)
-            and len(live) == len(wanted)
-            and all(covers(one, other) for one, other in zip(live, wanted, strict=True))
-        )
-    return bool(live == wanted)
+        return
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        for name, value in wanted.items():
+            look = _quantities if name in _QUANTITIES else differences
+            yield from look(live.get(name), value, (*path, name))
+    elif isinstance(wanted, list | tuple) and isinstance(live, list | tuple) and len(live) == len(wanted):
+        for index, (one, other) in enumerate(zip(live, wanted, strict=True)):
+            yield from differences(one, other, (*path, index))
+    elif live != wanted:
+        yield path
 
 
-def _same_quantities(live: Any, wanted: Any) -> bool:
+def _quantities(live: Any, wanted: Any, path: Path) -> Iterator[Path]:
     if not isinstance(wanted, dict):
-        return covers(live, wanted)
-    if not isinstance(live, dict) or live.keys() != wanted.keys():
-        return not wanted and not live
-    return all(_quantity(live[name]) == _quantity(value) for name, value in wanted.items())
+        yield from differences(live, wanted, path)
+    elif not isinstance(live, dict) or live.keys() != wanted.keys():
+        if wanted or live:
+            yield path
+    else:
+        for name, value in wanted.items():
+            if _quantity(live[name]) != _quantity(value):
+                yield (*path, name)
+
+
+def path_text(path: Path) -> str:
+    """As a person writes it: `spec.containers[0].image`, `metadata.labels['app.example/name']`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN.match(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text
 
 
 def _quantity(value: Any) -> Any:

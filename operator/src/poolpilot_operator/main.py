@@ -64,6 +64,12 @@ def parser() -> argparse.ArgumentParser:
         "that share a network (default any)",
     )
     pickers.add_argument(
+        "--picker-user",
+        default="fixed",
+        choices=("fixed", "assigned"),
+        help="whom picker pods run as: 65532, or whoever the cluster gives them, as OpenShift does (default fixed)",
+    )
+    pickers.add_argument(
         "--prometheus-url", type=_url, default="", metavar="URL", help="for advice from history; none if absent"
     )
     life = p.add_argument_group("operation")
@@ -121,6 +127,7 @@ def options_of(arguments: argparse.Namespace, namespace: str) -> Options:
         image=arguments.picker_image,
         default_picker=arguments.picker_name_default,
         listen_host="[$(POD_IP)]" if arguments.picker_listen == "pod-ip" else "[::]",
+        assigned_users=arguments.picker_user == "assigned",
         elect=arguments.leader_election,
         prometheus_url=arguments.prometheus_url,
     )

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from poolpilot_kube.names import OUR_GROUP
-from poolpilot_kube.objects import Narrow, Object, ObjectMeta, PoolRef, Resource
+from poolpilot_kube.objects import Narrow, Object, ObjectMeta, Pod, PodStatus, PoolRef, Resource
 
 
 class OwnedMeta(ObjectMeta, frozen=True):
@@ -29,6 +29,29 @@ class Owned(Object, frozen=True):
     address_type: str | None = None
     endpoints: list[Any] | None = None
     ports: list[Any] | None = None
+
+
+class PodAddress(Narrow, frozen=True):
+    """One of a pod's, of either family."""
+
+    ip: str = ""
+
+
+class PickerPodStatus(PodStatus, frozen=True):
+    """With all addresses; `pod_ip` is the first of them."""
+
+    pod_ips: tuple[PodAddress, ...] = msgspec.field(default=(), name="podIPs")
+
+
+class PickerPod(Pod, frozen=True):
+    """A pod of a Picker."""
+
+    status: PickerPodStatus = PickerPodStatus()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of both families, where it has both."""
+        return tuple(one.ip for one in self.status.pod_ips if one.ip) or (self.status.pod_ip,)
 
 
 class NameRef(Narrow, frozen=True):
@@ -163,6 +186,7 @@ def _owned(group: str, version: str, plural: str) -> Resource[Owned]:
 
 
 PICKERS: Final = Resource(OUR_GROUP, "v1alpha1", "pickers", Picker)
+PICKER_PODS: Final = Resource("", "v1", "pods", PickerPod)
 ADAPTERS: Final = Resource(OUR_GROUP, "v1alpha1", "loraadapters", LoraAdapter)
 
 SERVICES: Final = _owned("", "v1", "services")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from poolpilot_kube.errors import RefusedError
-from poolpilot_kube.names import OUR_GROUP
-from poolpilot_operator import certificates
+from poolpilot_kube.names import OPERATOR_LABEL, OUR_GROUP
+from poolpilot_operator import certificates, disputes
 from poolpilot_operator.definitions import AGAIN_S, CONDITION, unknown_field
 from poolpilot_operator.models import PICKERS
 from poolpilot_operator.optional_kinds import OptionalKinds
@@ -17,17 +17,17 @@ from poolpilot_operator.ownership import runs, served_namespaces, too_far
 from poolpilot_operator.picker_removal import Removal
 from poolpilot_operator.picker_status import Outcome, Problem, status
 from poolpilot_operator.resources import picker as made
-from poolpilot_operator.resources.deployment import REPLICAS, Installation, certificate_of, deployment
+from poolpilot_operator.resources.deployment import REPLICAS, Installation, deployment
 from poolpilot_operator.resources.naming import base_name, made_for, metadata
 from poolpilot_operator.resources.pool import made_for_pool, owning_pool
 from poolpilot_operator.world import PICKER, World, pool_of
-from poolpilot_operator.writer import BusyError, ForeignError, Manifest, TerminatingError, key_of
+from poolpilot_operator.writer import BusyError, DisputedError, ForeignError, Manifest, TerminatingError, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_kube.objects import Key
-    from poolpilot_operator.models import Picker
+    from poolpilot_operator.models import Owned, Picker
 
 API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 MOST_NAME: Final = 63
@@ -52,10 +52,13 @@ class PickerReconciler:
         self._written: dict[Key, float] = {}
         self._kinds = OptionalKinds(world.api, clock)
         self._removal = Removal(world, self._kinds, clock)
-        self._secrets: dict[tuple[Key, str], tuple[float, str]] = {}
+        self._looked: dict[tuple[Key, str], float] = {}
+        """When a Secret, by its key and spec.tls.mode, was last found good, and a Certificate that is not needed gone;
+        not for longer than that counts."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Returns after how many seconds to look again. Raises KubeError or BusyError."""
+        await self._take_over(key)
         picker = self._world.pickers.get(key)
         if picker is None or picker.metadata.deletion_timestamp is not None:
             self._written.pop(key, None)
@@ -81,13 +84,21 @@ class PickerReconciler:
         refusals = self._refusals(key)
         outdated = self._world.writer.definitions.message("Picker")
         told = [Problem(CONDITION, outdated)] if outdated else []
+        made_of = [(one["kind"], key_of(one)) for one in wanted]
+        disputed = self._world.writer.disputes.told(made_of)
+        told += [Problem(disputes.REASON, one) for one in disputed]
         await self._tell(picker, refused, problems + refusals + told)
         outcome = Outcome(
-            refused, tuple(problems), tuple(deployments), self._world.counsel.get(key), refusals=tuple(refusals)
+            refused,
+            tuple(problems),
+            tuple(deployments),
+            self._world.counsel.get(key),
+            refusals=tuple(refusals),
+            disputes=tuple(disputed),
         )
         later = await self._report(picker, outcome)
         waits = [later, _LOOK_AGAIN_S if problems or picker.spec.config.config_map_ref is not None else None]
-        waits += [AGAIN_S if outdated else None, draining_s]
+        waits += [AGAIN_S if outdated else None, draining_s, self._world.writer.disputes.again_s(made_of)]
         waits.append(_CERTIFICATE_S if picker.spec.tls.mode != "Disabled" else None)
         return min((one for one in waits if one is not None), default=None)
 
@@ -149,7 +160,7 @@ class PickerReconciler:
         for home in self._homes(picker):
             served = (home,) if per_namespace else served_namespaces(picker, world.home)
             config = made.config_map(picker, home, given)
-            secret, fingerprint = await self._certificate(picker, home, wanted, problems)
+            secret = await self._certificate(picker, home, wanted, problems)
             installation = Installation(
                 home,
                 spec.image or world.image,
@@ -158,7 +169,7 @@ class PickerReconciler:
                 config["metadata"]["name"],
                 secret,
                 world.home.namespace,
-                fingerprint,
+                world.assigned_users,
             )
             wanted += [
                 made.account(picker, home),
@@ -187,13 +198,19 @@ class PickerReconciler:
             problems.append(Problem("ConfigMissing", f"spec.config.configMapRef: ConfigMap {ref.name} {what}"))
         return text
 
-    async def _certificate(
-        self, picker: Picker, home: str, wanted: list[Manifest], problems: list[Problem]
-    ) -> tuple[str, str]:
-        """(name of the Secret, fingerprint of its certificate); empty without TLS."""
-        tls, name = picker.spec.tls, base_name(picker.key, home)
+    async def _certificate(self, picker: Picker, home: str, wanted: list[Manifest], problems: list[Problem]) -> str:
+        """Name of the Secret; empty without TLS. Pods that run go on with the certificate that they have."""
+        tls, name, now = picker.spec.tls, base_name(picker.key, home), self._clock()
+        self._looked = {one: at for one, at in self._looked.items() if now - at < _CERTIFICATE_S / 2}
+        issued = ((home, name), "Certificate")
+        if tls.mode == "CertManager":
+            self._looked.pop(issued, None)
+        elif issued not in self._looked:
+            # One of before would go on writing into the Secret.
+            await self._removal.delete_unlisted("Certificate", issued[0], picker.key)
+            self._looked[issued] = now
         if tls.mode == "Disabled":
-            return "", ""
+            return ""
         names = certificates.names(name, home)
         if tls.mode == "Secret":
             assert tls.secret_ref is not None
@@ -201,21 +218,14 @@ class PickerReconciler:
         else:
             secret = f"{name}-tls"
         if tls.mode == "CertManager":
-            wanted.append(made.certificate(picker, home, secret, names))
-        checked, known = self._secrets.get(((home, secret), tls.mode), (-_CERTIFICATE_S, ""))
-        if known and self._clock() - checked < _CERTIFICATE_S / 2:
-            return secret, known
-        fingerprint = await self._looked_at(picker, home, secret, names, problems)
-        if fingerprint:
-            self._secrets[(home, secret), tls.mode] = self._clock(), fingerprint
-            return secret, fingerprint
-        # Pods that run have what they need: they are not to be replaced by others that cannot start.
-        return secret, certificate_of(self._world.writer.known("Deployment", (home, name)))
+            wanted.append(made.certificate(picker, home, secret, names, self._world.home.namespace))
+        place = ((home, secret), tls.mode)
+        if place not in self._looked and await self._is_good(picker, home, secret, names, problems):
+            self._looked[place] = now
+        return secret
 
-    async def _looked_at(
-        self, picker: Picker, home: str, secret: str, names: list[str], problems: list[Problem]
-    ) -> str:
-        """The fingerprint of the certificate in a Secret; makes one where that is ours to do."""
+    async def _is_good(self, picker: Picker, home: str, secret: str, names: list[str], problems: list[Problem]) -> bool:
+        """Whether pods can start with the certificate in a Secret; makes one where that is ours to do."""
         writer, now = self._world.writer, self._world.now()
         live = await writer.read("Secret", (home, secret))
         data = (live.data if live is not None else None) or {}
@@ -224,15 +234,17 @@ class PickerReconciler:
                 what = "has no tls.crt and tls.key" if live is not None else "does not exist"
                 issued = " yet: cert-manager has not issued it" if picker.spec.tls.mode == "CertManager" else ""
                 problems.append(Problem("SecretMissing", f"spec.tls: Secret {home}/{secret} {what}{issued}"))
-                return ""
+                return False
             wrong = certificates.problem(data)
             if wrong:
                 problems.append(Problem("SecretInvalid", f"spec.tls: Secret {home}/{secret}: {wrong}"))
-                return ""
-            return certificates.fingerprint(data)
+            return not wrong
         if live is not None and not writer.ours(live):
             problems.append(Problem("SecretNotOurs", f"Secret {home}/{secret} exists and was not made by poolpilot"))
-            return ""
+            return False
+        if self._made_for_another(picker, live):
+            # Told of its other objects, which have the same name.
+            return False
         if not certificates.good(data, names, now):
             data = certificates.made(names, now)
             manifest = {
@@ -243,7 +255,14 @@ class PickerReconciler:
                 "data": data,
             }
             await writer.ensure(manifest)
-        return certificates.fingerprint(data)
+        return True
+
+    async def _take_over(self, key: Key) -> None:
+        """What operators made whose namespaces are gone, such as rights that are in no namespace."""
+        made = (one for objects in self._world.made.values() for one in objects.filed((PICKER, *key)))
+        foreign = {one.metadata.labels.get(OPERATOR_LABEL, "") for one in made if not self._world.writer.ours(one)}
+        for operator in sorted(foreign):
+            await self._world.writer.abandoned(operator)
 
     def _others(self, picker: Picker) -> bool:
         """Whether another operator runs it: two that write to one status would never end."""
@@ -254,7 +273,7 @@ class PickerReconciler:
     async def _make(self, picker: Picker, wanted: list[Manifest], problems: list[Problem]) -> bool:
         """Whether the Picker is ours to run."""
         for one in wanted:
-            other = self._made_for_another(picker, one)
+            other = self._made_for_another(picker, self._world.writer.known(one["kind"], key_of(one)))
             if other:
                 text = f"{one['kind']} {'/'.join(key_of(one))} already is that of {other}: rename the Picker"
                 problems.append(Problem("NotOurs", text))
@@ -264,11 +283,15 @@ class PickerReconciler:
                     await self._keep_replicas(one)
                 await self._world.writer.ensure(one)
             except ForeignError as error:
+                if await self._world.writer.abandoned(error.operator):
+                    raise BusyError(f"{error}, which is gone: it is this operator's now") from None
                 if error.operator:
                     return False
                 problems.append(Problem("NotOurs", f"{error}: rename the Picker or that object"))
             except TerminatingError as error:
                 problems.append(Problem("NamespaceTerminating", str(error)))
+            except DisputedError as error:
+                problems.append(Problem(disputes.REASON, str(error)))
             except BusyError as error:
                 problems.append(Problem("Replacing", str(error)))
             except RefusedError as error:
@@ -278,10 +301,9 @@ class PickerReconciler:
                 problems.append(Problem("WriteRefused", str(error)))
         return True
 
-    def _made_for_another(self, picker: Picker, wanted: Manifest) -> str:
+    def _made_for_another(self, picker: Picker, live: Owned | None) -> str:
         """Who has an object of this name: one that both wrote would never rest. Empty where it is this Picker's."""
         world = self._world
-        live = world.writer.known(wanted["kind"], key_of(wanted))
         if live is None or not world.writer.ours(live):
             return ""
         if any(ref.get("uid") == picker.metadata.uid for ref in live.metadata.owner_references):

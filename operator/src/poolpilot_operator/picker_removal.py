@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_operator.resources.naming import made_for
 from poolpilot_operator.resources.pool import made_for_pool
 from poolpilot_operator.world import PICKER, World
 
@@ -50,7 +51,9 @@ class Removal:
                 return _DRAIN_LOOK_S
             if kind == "ServiceAccount":
                 # What cannot be listed goes with the account of the same name.
-                await self._delete_unlisted(one.key)
+                namespace, name = one.key
+                for other, called in (("Secret", f"{name}-tls"), ("Certificate", name), ("ServiceMonitor", name)):
+                    await self.delete_unlisted(other, (namespace, called), key)
             await writer.delete(kind, one)
         self._drains.pop(key, None)
         return None
@@ -66,14 +69,13 @@ class Removal:
             return False
         return self._clock() - self._drains.setdefault(key, self._clock()) < _DRAIN_S
 
-    async def _delete_unlisted(self, account: Key) -> None:
-        namespace, name = account
-        for kind, other in (("Secret", f"{name}-tls"), ("Certificate", name), ("ServiceMonitor", name)):
-            if kind != "Secret" and not await self._kinds.there(kind):
-                continue
-            live = await self._world.writer.read(kind, (namespace, other))
-            if live is not None and self._world.writer.ours(live):
-                await self._world.writer.delete(kind, live)
+    async def delete_unlisted(self, kind: str, place: Key, picker: Key) -> None:
+        """What nobody lists is asked for by its name; only what was made for the Picker goes. Raises KubeError."""
+        if kind != "Secret" and not await self._kinds.there(kind):
+            return
+        live = await self._world.writer.read(kind, place)
+        if live is not None and self._world.writer.ours(live) and made_for(live) == picker:
+            await self._world.writer.delete(kind, live)
 
 
 def _rolled_out(one: Owned) -> bool:

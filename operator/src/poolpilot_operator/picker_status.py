@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from poolpilot_operator import disputes
 from poolpilot_operator.conditions import Condition, holds, merged
 from poolpilot_operator.models import Owned
 from poolpilot_operator.pool_reconciler import describe
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from poolpilot_operator.models import Picker
     from poolpilot_operator.world import PoolState
 
+_TELLING: Final = (("ReplicaFailure", "True"), ("Progressing", "False"), ("Available", "False"))
+"""Conditions of a Deployment and their status where something is wrong, by how much they say."""
 MOST_NAMED: Final = 64
 """Pools in `unhealthyPools`: a status must not grow with the cluster."""
 
@@ -43,6 +46,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """None where there is no Prometheus to ask."""
     refusals: tuple[Problem, ...] = ()
     """Of the configuration, by picker pods."""
+    disputes: tuple[str, ...] = ()
+    """What others set otherwise again and again."""
 
 
 def status(picker: Picker, outcome: Outcome, states: Mapping[Key, PoolState], now: datetime) -> dict[str, Any]:
@@ -98,6 +103,7 @@ def _conditions(picker: Picker, outcome: Outcome, replicas: int, ready: int) -> 
         _shared(replicas),
         _taken(outcome.refusals),
         *([outcome.counsel.condition] if outcome.counsel is not None else []),
+        *_contested(outcome.disputes),
     ]
 
 
@@ -124,11 +130,20 @@ def _ready(
 
 
 def _why(deployments: Iterable[Owned]) -> str:
-    for one in deployments:
-        for condition in (one.status or {}).get("conditions") or ():
-            if condition.get("status") == "False" or condition.get("type") == "ReplicaFailure":
-                return str(condition.get("message", ""))
-    return "kubectl describe says more"
+    """What keeps pods from being made says most (quota, admission); that none is available is said already."""
+    told = [
+        condition
+        for one in deployments
+        for condition in (one.status or {}).get("conditions") or ()
+        if (condition.get("type"), condition.get("status")) in _TELLING
+    ]
+    told.sort(key=lambda one: _TELLING.index((one.get("type"), one.get("status"))))
+    return next((str(one["message"]) for one in told if one.get("message")), "kubectl describe says more")
+
+
+def _contested(told: Sequence[str]) -> list[Condition]:
+    """There only while it is True, which is the trouble."""
+    return [Condition(disputes.CONDITION, "True", disputes.REASON, "; ".join(told))] if told else []
 
 
 def _taken(refusals: Sequence[Problem]) -> Condition:

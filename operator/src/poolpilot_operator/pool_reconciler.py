@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import POOL_ANNOTATION, POOL_GROUP
+from poolpilot_operator import disputes
 from poolpilot_operator.ownership import Claim, claim
 from poolpilot_operator.ports import NoPortError
 from poolpilot_operator.resources.naming import made_for
-from poolpilot_operator.resources.pool import PickerEndpoint, endpoint_slice, owning_pool, reference_problem, service
+from poolpilot_operator.resources.pool import (
+    PickerEndpoint,
+    endpoint_slice,
+    families,
+    owning_pool,
+    reached,
+    reference_problem,
+    service,
+)
 from poolpilot_operator.world import PICKER, POOL, PoolState, World
-from poolpilot_operator.writer import ForeignError, TerminatingError, key_of
+from poolpilot_operator.writer import BusyError, DisputedError, ForeignError, TerminatingError, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from poolpilot_kube.objects import InferencePool, Key, Pod
     from poolpilot_operator.health import PoolHealth
-    from poolpilot_operator.models import Owned, Picker
+    from poolpilot_operator.models import Owned, Picker, PickerPod
 
 log: Final = logging.getLogger(__name__)
 
@@ -67,12 +76,14 @@ class PoolReconciler:
                 )
             return None
         try:
-            reason, message = await self._serve(pool, held.picker)
+            reason, message, again_s = await self._serve(pool, held.picker)
         except _TroubleError as trouble:
             self._settle(key, PoolState(held.picker, held.losers, trouble.reason, str(trouble)))
             await self._warn(pool, trouble.reason, str(trouble))
             return trouble.again_s
         except ForeignError as error:
+            if await world.writer.abandoned(error.operator):
+                raise BusyError(f"{error}, which is gone: it is this operator's now") from None
             # Another operator serves it: not our business.
             log.info("InferencePool %s/%s: %s", *key, error)
             self._settle(key, None)
@@ -91,12 +102,12 @@ class PoolReconciler:
         await self._tell_losers(pool, held)
         if self._settle(key, PoolState(held.picker, held.losers, reason, message)) and not reason:
             world.events.forget(pool)
-        return None
+        return again_s
 
     # ---- serving
 
-    async def _serve(self, pool: InferencePool, picker: Key) -> tuple[str, str]:
-        """Returns (reason, message) of what is not well, both empty if all is."""
+    async def _serve(self, pool: InferencePool, picker: Key) -> tuple[str, str, float | None]:
+        """Returns (reason, message) of what is not well, both empty if all is, and when to look again."""
         world = self._world
         problem = reference_problem(pool.spec.endpoint_picker_ref)
         if problem is not None:
@@ -116,10 +127,13 @@ class PoolReconciler:
         if any((kind, one.key) == place for kind, one in stale):
             raise _TroubleError("Replacing", "the Service of a pool of the same name is being deleted", 0.3)
         try:
-            await world.writer.ensure(wanted)
-            found, troubles = self._endpoints(pool, picker, port)
-            wanted_slice = endpoint_slice(pool, picker, port, found)
-            await world.writer.ensure(wanted_slice)
+            types = families(await world.writer.ensure(wanted))
+            found, troubles = self._endpoints(pool, picker, port, types)
+            slices = [endpoint_slice(pool, picker, port, found, one) for one in types]
+            for wanted_slice in slices:
+                await world.writer.ensure(wanted_slice)
+        except DisputedError as error:
+            raise _TroubleError(disputes.REASON, str(error), error.again_s) from None
         except ForeignError as error:
             if error.operator:
                 raise
@@ -128,7 +142,19 @@ class PoolReconciler:
                 f"{error}; it is left alone: delete it, or name another Service in spec.endpointPickerRef",
                 _LOOK_AGAIN_S,
             ) from None
-        await self._clear(pool.key, keep={place, ("EndpointSlice", key_of(wanted_slice))})
+        kept = {("EndpointSlice", key_of(wanted_slice)) for wanted_slice in slices}
+        await self._clear(pool.key, keep={place, *kept})
+        told = world.writer.disputes.told([place, *kept])
+        for text in told:
+            await self._warn(pool, disputes.REASON, text)
+        problem = self._standing(pool, picker, found, troubles) or (disputes.REASON if told else "", "; ".join(told))
+        return *problem, world.writer.disputes.again_s([place, *kept])
+
+    def _standing(
+        self, pool: InferencePool, picker: Key, found: list[PickerEndpoint], troubles: list[str]
+    ) -> tuple[str, str] | None:
+        """(reason, message) of what is not well with its pods."""
+        world = self._world
         if not any(not one.terminating for one in found):
             return "NoPicker", "; ".join(troubles) or "no picker pod is there"
         said = _serving(pool.key, self._pods(pool, picker), world)
@@ -136,7 +162,7 @@ class PoolReconciler:
             return "NoEndpoints", "no pod that it selects is ready: its requests are answered 503"
         return next(
             (("PickerComplains", f"picker pod {pod.metadata.name}: {one.reason}") for pod, one in said if one.reason),
-            ("", ""),
+            None,
         )
 
     def _check_taken(self, pool: InferencePool, kind: str, place: Key) -> None:
@@ -153,16 +179,19 @@ class PoolReconciler:
             _LOOK_AGAIN_S,
         )
 
-    def _pods(self, pool: InferencePool, picker: Key) -> list[Pod]:
+    def _pods(self, pool: InferencePool, picker: Key) -> list[PickerPod]:
         world = self._world
         found = world.pickers.get(picker)
-        pods = world.pods.filed((PICKER, *picker))
+        # Those that have ended stay until somebody collects them; their addresses may be others' by then.
+        pods = [pod for pod in world.pods.filed((PICKER, *picker)) if not pod.ended]
         if found is not None and found.spec.placement == "PerNamespace":
             return [pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace]
         return [pod for pod in pods if pod.metadata.namespace == picker[0]]
 
-    def _endpoints(self, pool: InferencePool, picker: Key, port: int) -> tuple[list[PickerEndpoint], list[str]]:
-        """The pods that serve the pool, and why others do not."""
+    def _endpoints(
+        self, pool: InferencePool, picker: Key, port: int, types: tuple[str, ...]
+    ) -> tuple[list[PickerEndpoint], list[str]]:
+        """The pods that serve the pool under an address of these families, and why others do not."""
         world = self._world
         before = self._in_slices(pool.key, port)
         found: list[PickerEndpoint] = []
@@ -184,16 +213,12 @@ class PoolReconciler:
                 if not serves or (said is not None and not said.serving):
                     why = "does not know the pool yet" if said is None else said.reason or "does not serve it yet"
                     troubles.append(f"picker pod {pod.metadata.name}: {health.problem or why}")
-            if serves:
-                found.append(
-                    PickerEndpoint(
-                        pod.metadata.namespace,
-                        pod.metadata.name,
-                        pod.metadata.uid,
-                        pod.status.pod_ip,
-                        terminating=ends,
-                    )
-                )
+            meta = pod.metadata
+            one = PickerEndpoint(meta.namespace, meta.name, meta.uid, pod.addresses, terminating=ends)
+            if serves and not any(reached(one, type_) for type_ in types):
+                troubles.append(f"picker pod {meta.name} has no {' or '.join(types)} address, and its Service no other")
+            elif serves:
+                found.append(one)
         return found, troubles
 
     def _in_slices(self, key: Key, port: int) -> set[str]:
@@ -258,7 +283,7 @@ def _by_key(world: World) -> dict[Key, Picker]:
     return {picker.key: picker for picker in world.pickers}
 
 
-def _serving(key: Key, pods: list[Pod], world: World) -> list[tuple[Pod, PoolHealth]]:
+def _serving(key: Key, pods: Sequence[Pod], world: World) -> list[tuple[Pod, PoolHealth]]:
     """The pods that serve a pool, and what they say of it."""
     found = []
     for pod in pods:

@@ -13,6 +13,8 @@ from poolpilot_kube.names import LEGACY_GROUP, OUR_GROUP, POOL_GROUP, ROUTER_GRO
 
 _READ: Final = ("list", "watch")
 _OWN: Final = ("get", "list", "watch", "create", "patch", "delete")
+_BY_NAME: Final = ("get", "create", "patch", "delete")
+"""Of what is never listed."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -50,10 +52,10 @@ OPERATOR: Final = (
     Rule("policy", ("poddisruptionbudgets",), _OWN, "no drain of nodes takes all pickers"),
     Rule("autoscaling", ("horizontalpodautoscalers",), _OWN, "spec.autoscaling of a Picker"),
     Rule("networking.k8s.io", ("networkpolicies",), _OWN, "nothing but its ports is reached on a picker"),
-    Rule("", ("secrets",), ("get", "create", "patch", "delete"), "certificates of pickers; credentials, by their name"),
+    Rule("", ("secrets",), _BY_NAME, "certificates of pickers; credentials, by their name"),
     Rule("", ("events",), ("create",), "what a person should know"),
-    Rule("monitoring.coreos.com", ("servicemonitors",), _OWN, "metrics of pickers, where the kind exists"),
-    Rule("cert-manager.io", ("certificates",), _OWN, "tls.mode: CertManager"),
+    Rule("monitoring.coreos.com", ("servicemonitors",), _BY_NAME, "metrics of pickers, where the kind exists"),
+    Rule("cert-manager.io", ("certificates",), _BY_NAME, "tls.mode: CertManager"),
 )
 """Of the operator, in the namespaces that it watches."""
 

@@ -30,31 +30,38 @@ async def serve(operator: Operator, host: str | None, port: int) -> int:
     async with admin(operator, host, port) as bound:
         log.info("started", extra={"admin_port": bound, "namespaces": operator.options.watched or "all"})
         # Before kopf, which at its end cancels every task that began after it.
-        running = asyncio.create_task(operator.run())
-        shell = asyncio.create_task(_shell(operator))
+        running, ending = asyncio.create_task(operator.run()), asyncio.Event()
+        told = asyncio.create_task(ending.wait())
+        shell = asyncio.create_task(_shell(operator, ending))
         try:
-            await asyncio.wait({running, shell}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, shell, told}, return_when=asyncio.FIRST_COMPLETED)
             failed = running.done()
             if failed:
                 log.error("the operator failed", exc_info=running.exception())
-            elif shell.exception() is not None:
+            elif shell.done() and shell.exception() is not None:
                 failed = True
                 log.error("the shell failed", exc_info=shell.exception())
             return 1 if failed else 0
         finally:
-            for task in (shell, running):
+            for task in (running, told) if ending.is_set() else (running, told, shell):
                 task.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):
-                    await asyncio.gather(shell, running, return_exceptions=True)
+                    await asyncio.gather(shell, running, told, return_exceptions=True)
 
 
-async def _shell(operator: Operator) -> None:
+async def _shell(operator: Operator, ending: asyncio.Event) -> None:
     # It asks the API server once, and gives up if there is no answer: not before we have had one.
     await operator.synced.wait()
     registry = kopf.OperatorRegistry()
     kopf.on.startup(registry=registry)(_settings)
     kopf.on.login(registry=registry)(_login)
+
+    # At a signal kopf gives all that began after it five seconds. Ours ends at once: the Lease is given back.
+    async def cleanup(**_: Any) -> None:
+        ending.set()
+
+    kopf.on.cleanup(registry=registry)(cleanup)
     watched = operator.options.watched
     await kopf.operator(
         registry=registry,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from poolpilot_kube.objects import InferencePool, Key, Pod
     from poolpilot_kube.watch import Change
-    from poolpilot_operator.models import LoraAdapter, Owned, Picker
+    from poolpilot_operator.models import LoraAdapter, Owned, Picker, PickerPod
     from poolpilot_operator.workqueue import WorkQueue
 
 
@@ -64,10 +64,10 @@ class Triggers:
         for pool in self.world.pools:
             self.pool_queue.add(pool.key)
 
-    def heard_pod(self, change: Change[Pod]) -> None:
+    def heard_pod(self, change: Change[PickerPod]) -> None:
         """A picker pod came, changed or went."""
         health, old, new = self.world.health, change.old, change.new
-        if old is not None and (new is None or _place(old) != _place(new)):
+        if old is not None and (new is None or new.ended or _place(old) != _place(new)):
             health.leave(old)
         if new is not None:
             self._follow(new)
@@ -81,7 +81,7 @@ class Triggers:
         key = made_for(pod)
         picker = self.world.pickers.get(key) if key is not None else None
         beside = picker is not None and picker.spec.placement == "PerNamespace"
-        if key is not None and (beside or key[0] == pod.metadata.namespace):
+        if key is not None and not pod.ended and (beside or key[0] == pod.metadata.namespace):
             self.world.health.follow(pod)
 
     def heard_health(self, pod: Pod, pools: set[Key]) -> None:

@@ -10,11 +10,11 @@ import msgspec
 
 from poolpilot_kube.api import KubeApi
 from poolpilot_kube.names import POOL_ANNOTATION
-from poolpilot_kube.objects import InferencePool, Key, Object, Pod
+from poolpilot_kube.objects import InferencePool, Key, Object
 from poolpilot_operator.conditions import Condition
 from poolpilot_operator.events import Events
 from poolpilot_operator.health import PickerHealth
-from poolpilot_operator.models import LoraAdapter, Owned, Picker
+from poolpilot_operator.models import LoraAdapter, Owned, Picker, PickerPod
 from poolpilot_operator.ownership import Home
 from poolpilot_operator.ports import Ports
 from poolpilot_operator.resources.naming import made_for
@@ -48,10 +48,11 @@ class World(msgspec.Struct):
     image: str
     """Of pickers whose Picker names none."""
     listen_host: str
+    assigned_users: bool
     pools: Store[InferencePool]
     pickers: Store[Picker]
     adapters: Store[LoraAdapter]
-    pods: Store[Pod]
+    pods: Store[PickerPod]
     """Of pickers."""
     made: dict[str, Store[Owned]]
     """By kind."""

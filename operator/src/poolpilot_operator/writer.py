@@ -1,15 +1,19 @@
 """Writes to the API server: only what differs, never what is not ours.
 
 What the operator makes carries its label. An object of the wanted name without it belongs to somebody else and is not
-touched: ForeignError. Between the look and the write somebody may come first only where the kind is not Service: a
-Service is created by a request that fails if there is one, and changed by one that fails if it is another.
+touched: ForeignError. Nor is what the operator of another namespace made, for as long as that namespace is there.
+Between the look and the write somebody may come first only where the kind is not Service: a Service is created by a
+request that fails if there is one, and changed by one that fails if it is another.
 
 A server-side apply leaves what others put into a list. Where the answer is not as wanted, and for Services, whose ports
-would be refused as doubled, a merge patch sets whole lists.
+would be refused as doubled, a merge patch sets whole lists. Where even then it is not as wanted, admission of the
+cluster changes what is written; where it is not for long, another controller does. Both are left as they are for a
+while (`disputes`), or two would write against each other for ever.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,15 +23,20 @@ import msgspec
 from poolpilot_kube.errors import RefusedError
 from poolpilot_kube.names import FIELD_MANAGER, MANAGED_BY, MANAGED_BY_LABEL, OPERATOR_LABEL
 from poolpilot_operator.definitions import Definitions
-from poolpilot_operator.difference import covers, digest
+from poolpilot_operator.difference import differences, digest
+from poolpilot_operator.disputes import OBJECT, Disputes
 from poolpilot_operator.models import KINDS, Owned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from poolpilot_kube.api import KubeApi
     from poolpilot_kube.objects import Key, Object, Resource
+    from poolpilot_operator.difference import Path
+    from poolpilot_operator.disputes import Place
     from poolpilot_operator.store import Store
+
+log: Final = logging.getLogger(__name__)
 
 Manifest = dict[str, Any]
 
@@ -35,6 +44,8 @@ APPLIED: Final = "poolpilot.dev/applied"
 """Annotation: digest of what was applied last, so that a field that is no longer wanted is a difference too."""
 _APPLY: Final = "application/apply-patch+yaml"
 _ALIVE_S: Final = 1.0
+_THERE_S: Final = 60.0
+"""So long it is believed that another operator's namespace is there, or gone: it may be made again."""
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -51,6 +62,14 @@ class ForeignError(Exception):
 
 class BusyError(Exception):
     """The object is being deleted; it can be made again afterwards."""
+
+
+class DisputedError(BusyError):
+    """Others delete the object as often as it is made: it is made again in `again_s`."""
+
+    def __init__(self, message: str, again_s: float | None) -> None:
+        super().__init__(message)
+        self.again_s = again_s
 
 
 class TerminatingError(BusyError):
@@ -74,10 +93,13 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`stores` by kind: what is known of the objects that operators made; `home`: the namespace of this one."""
+        self._looked: dict[str, tuple[float, bool]] = {}
+        """When another operator's namespace was last looked for, and whether it is gone."""
         self._home = home
         self._clock = clock
         self._alive: dict[str, float] = {}
         """When a namespace was last seen not to be terminating."""
+        self.disputes = Disputes(clock)
         self.definitions = Definitions(clock)
         self.writes: Counter[tuple[str, str]] = Counter()
         self._api = api
@@ -87,33 +109,57 @@ class Writer:
         """Whether this operator made it; also where somebody took away the label that we list by."""
         labels = one.metadata.labels
         if labels.get(MANAGED_BY_LABEL) == MANAGED_BY:
-            return labels.get(OPERATOR_LABEL, self._home) == self._home
-        return APPLIED in one.metadata.annotations and labels.get(OPERATOR_LABEL) == self._home
+            return self._is_ours(labels.get(OPERATOR_LABEL, self._home))
+        return APPLIED in one.metadata.annotations and self._is_ours(labels.get(OPERATOR_LABEL, ""))
+
+    async def abandoned(self, operator: str) -> bool:
+        """Whether the namespace of another operator is gone: nobody else keeps what it made. Raises KubeError."""
+        if not operator or operator == self._home or self._is_fresh(operator):
+            return self._is_ours(operator)
+        gone, known = False, self._looked.get(operator, (0.0, False))[1]
+        try:
+            await self._api.get(f"/api/v1/namespaces/{operator}")
+        except RefusedError as error:
+            if error.status not in {403, 404}:
+                raise
+            gone = error.status == 404
+        if gone and not known:
+            log.info("namespace %s is gone: what its operator made is this one's now", operator)
+        self._looked[operator] = self._clock(), gone
+        return gone
 
     async def ensure(self, wanted: Manifest) -> Owned:
-        """Makes it so. Raises ForeignError, TerminatingError, BusyError, or KubeError."""
+        """Makes it so, or leaves what is disputed for a while.
+
+        Raises ForeignError, TerminatingError, DisputedError, BusyError, or KubeError.
+        """
         kind, key = wanted["kind"], key_of(wanted)
         sealed = _sealed(wanted, self._home)
         live = self.known(kind, key)
-        if live is None:
-            if kind == "Service":
-                await self._check_namespace(kind, key)
-                return await self._create(kind, key, sealed)
+        if live is None and kind != "Service":
             live = await self.read(kind, key)
-            if live is None:
-                await self._check_namespace(kind, key)
-                return await self._apply(kind, key, sealed)
+        if live is None:
+            return await self._make(kind, key, sealed)
         if not self.ours(live):
             raise ForeignError(kind, live)
         if live.metadata.deletion_timestamp is not None:
             raise BusyError(f"{kind} {'/'.join(key)} is being deleted")
-        if _is_as(live, sealed):
+        different, place, found = _different(live, sealed), (kind, key), live
+        if not different:
+            self.disputes.settled(place)
             return live
+        if self.disputes.rests(place, _wish(sealed), different, lambda: _pair(found, sealed)):
+            await self._look_who(place, different)
+            return live
+        left = different
         if kind != "Service":
             live = await self._apply(kind, key, sealed)
-            if _is_as(live, sealed):
-                return live
-        return await self._replace(live, kind, key, sealed)
+            left = _different(live, sealed)
+        if left:
+            live = await self._replace(live, kind, key, sealed)
+            left = _different(live, sealed)
+        self.disputes.wrote(place, _wish(sealed), different, left, _pair(live, sealed) if left else "")
+        return live
 
     async def read(self, kind: str, key: Key) -> Owned | None:
         """As the server has it now. Raises KubeError."""
@@ -128,6 +174,7 @@ class Writer:
         """This very object; it may be gone already. Raises KubeError."""
         if live.metadata.deletion_timestamp is not None:
             return
+        self.disputes.forget((kind, live.key))
         self.writes[kind, "delete"] += 1
         body = {"preconditions": {"uid": live.metadata.uid}, "propagationPolicy": "Background"}
         try:
@@ -174,6 +221,35 @@ class Writer:
         """As last heard of."""
         store = self._stores.get(kind)
         return store.get(key) if store is not None else None
+
+    def _is_ours(self, operator: str) -> bool:
+        return operator == self._home or (self._is_fresh(operator) and self._looked[operator][1])
+
+    def _is_fresh(self, operator: str) -> bool:
+        """Whether it was looked for its namespace just now."""
+        return operator in self._looked and self._clock() - self._looked[operator][0] < _THERE_S
+
+    async def _make(self, kind: str, key: Key, sealed: Manifest) -> Owned:
+        place, gone = (kind, key), (OBJECT,)
+        if self.disputes.rests(place, _wish(sealed), gone, str):
+            await self._look_who(place, gone)
+            raise DisputedError("; ".join(self.disputes.told([place])), self.disputes.again_s([place]))
+        await self._check_namespace(kind, key)
+        made = await (self._create if kind == "Service" else self._apply)(kind, key, sealed)
+        self.disputes.wrote(place, _wish(sealed), gone, (), "")
+        return made
+
+    async def _look_who(self, place: Place, different: Sequence[Path]) -> None:
+        """Asked at need: managed fields, the larger part of many an object, are not kept."""
+        if not self.disputes.unknown(place, different):
+            return
+        one: Manifest = {}
+        try:
+            one = msgspec.json.decode(await self._api.get(_path(KINDS[place[0]], place[1])))
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+        self.disputes.learned(place, one, different)
 
     async def _check_namespace(self, kind: str, key: Key) -> None:
         """Asked before anything is made only: nothing else is refused where a namespace ends."""
@@ -248,8 +324,25 @@ def _sealed(wanted: Manifest, home: str) -> Manifest:
     return {**wanted, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
 
 
-def _is_as(live: Owned, sealed: Manifest) -> bool:
-    return covers(msgspec.to_builtins(live), {name: sealed[name] for name in sealed if name not in _HEAD})
+def _wish(sealed: Manifest) -> str:
+    return str(sealed["metadata"]["annotations"][APPLIED])
+
+
+def _different(live: Owned, sealed: Manifest) -> list[Path]:
+    wanted = {name: sealed[name] for name in sealed if name not in _HEAD}
+    return list(differences(msgspec.to_builtins(live), wanted))
+
+
+def _pair(live: Owned, sealed: Manifest) -> str:
+    """Digest of a wanted object and of what there is of it; of metadata only what is wanted."""
+    there = msgspec.to_builtins(live)
+    parts: dict[str, Any] = {name: there.get(name) for name in sealed if name not in _HEAD | {"metadata"}}
+    for name, value in sealed["metadata"].items():
+        given = there["metadata"].get(name)
+        parts[f"metadata.{name}"] = (
+            {one: given.get(one) for one in value} if isinstance(value, dict) and given else given
+        )
+    return digest([sealed, parts])
 
 
 def _path(resource: Resource[Any], key: Key) -> str:

@@ -26,6 +26,7 @@ from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
+from poolpilot_picker.extproc.held_bodies import HeldBodies
 from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
 from poolpilot_picker.facts import process_detail, process_facts
 from poolpilot_picker.feed import PoolFeed
@@ -34,6 +35,7 @@ from poolpilot_picker.flow.shared_pool import SharedPool
 from poolpilot_picker.instruments.metrics import PickerMetrics
 from poolpilot_picker.instruments.unserved import unserved
 from poolpilot_picker.kubernetes_flags import KubernetesFleet, KubernetesPool
+from poolpilot_picker.memory import body_budget
 from poolpilot_picker.reading import Reading
 from poolpilot_picker.requests import NO_RULES, PoolRules
 from poolpilot_picker.routing.registry import build_profile
@@ -42,15 +44,14 @@ from poolpilot_picker.sharing.memory import MOST_ENDPOINTS
 from poolpilot_picker.sources.credentials import BearerToken
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
 from poolpilot_picker.tls_files import TlsSource
+from poolpilot_picker.transports import new_transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_picker.admin.page import ProcessFacts
     from poolpilot_picker.config.load import LoadedConfig
-    from poolpilot_picker.extproc.grpc_transport import GrpcTransport
     from poolpilot_picker.extproc.listener import Transport
-    from poolpilot_picker.extproc.wire.transport import WireTransport
     from poolpilot_picker.routing.pipeline import PluginGuard
     from poolpilot_picker.sources.telemetry import TelemetrySource
 
@@ -94,17 +95,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Set where this process is one of several workers."""
 
 
-def transport_class(name: TransportName) -> type[GrpcTransport | WireTransport]:
-    """What serves the data port. Only the one that is asked for is loaded: the gRPC library takes tens of megabytes."""
-    if name is TransportName.WIRE:
-        from poolpilot_picker.extproc.wire.transport import WireTransport
-
-        return WireTransport
-    from poolpilot_picker.extproc.grpc_transport import GrpcTransport
-
-    return GrpcTransport
-
-
 class Picker:
     """One running picker with one pool."""
 
@@ -124,6 +114,10 @@ class Picker:
         )
         settings = self.config.settings
         self.metrics = PickerMetrics(CollectorRegistry())
+        workers = 1 if options.seat is None else options.seat.count
+        # Half of it for messages that are still arriving, half for what has.
+        self._bodies = HeldBodies(body_budget(settings.limits.held_body_bytes, workers) // 2)
+        self._exchange_settings = exchange_settings(self.config, self._rules, self._bodies)
         self._peers = peers_of(options.seat, now)
         table = EndpointTable(step_models(settings), sharing=self._peers)
         told = pool_settings(self.config)
@@ -133,9 +127,8 @@ class Picker:
             self.pool = Pool(options.pool, self._profile, rng, told, table)
         else:
             self.pool = SharedPool(options.pool, self._profile, rng, told, table, crew=self._peers)
-        workers = 1 if options.seat is None else options.seat.count
         unserved(self.metrics, self.pool.name)
-        self._dispatcher = hold_back(self.pool, self.config, self.metrics, now, rng.random, workers)
+        self._dispatcher = hold_back(self.pool, self.config, self.metrics, now, rng.random, workers, self._bodies)
         self._feed = PoolFeed(self.pool, now)
         first = options.seat is None or options.seat.first
         self._reads_telemetry = first or self._peers is None
@@ -145,7 +138,8 @@ class Picker:
         )
         self._eds = EdsWriter(options.eds_dir) if options.eds_dir is not None and first else None
         self._discovery = discovery_of(options, self.apply_endpoints, self.apply_rules, now)
-        self.transport: Transport = transport_class(options.transport)(
+        self.transport: Transport = new_transport(
+            options.transport,
             ListenerSettings(
                 address=options.listen,
                 max_receive_bytes=settings.limits.max_body_bytes + 2 * 2**20,
@@ -155,6 +149,7 @@ class Picker:
             self.new_exchange,
             now,
             health_services=(options.pool, GIE_HEALTH_SERVICE),
+            arriving_bytes=self._bodies.limit,
         )
         self.admin = AdminServer(
             options.admin,
@@ -200,8 +195,8 @@ class Picker:
         profile = build_profile(config, guard)
         self.config = config
         self._profile = profile
-        self._exchange_settings = exchange_settings(config, self._rules)
         if self._composed:
+            self._exchange_settings = exchange_settings(config, self._rules, self._bodies)
             self.pool.policy = profile
             self.pool.settings = pool_settings(config)
 
@@ -212,7 +207,7 @@ class Picker:
     def apply_rules(self, rules: PoolRules) -> None:
         """Objectives and rewrites of the pool."""
         self._rules = rules
-        self._exchange_settings = exchange_settings(self.config, rules)
+        self._exchange_settings = exchange_settings(self.config, rules, self._bodies)
 
     # ---- endpoints
 
@@ -281,6 +276,7 @@ class Picker:
             streams_ended=self.transport.ended,
             discovery_failures=self._discovery.status.failures if self._discovery else 0,
             tls=self.options.tls,
+            held=(self._bodies.bytes, self._bodies.limit),
         )
 
     # ---- life

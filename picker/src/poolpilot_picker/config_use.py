@@ -17,6 +17,7 @@ from poolpilot_picker.flow.registry import admitter_of, detector_of
 from poolpilot_picker.flow.retries import RetrySettings
 from poolpilot_picker.flow.room import RoomSettings
 from poolpilot_picker.flow.tenants import TenantLimits
+from poolpilot_picker.learning.breaker import EjectionSettings
 from poolpilot_picker.reloading import read_text
 from poolpilot_picker.requests import NO_RULES, PoolRules
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.config.flow_section import BandPlan
     from poolpilot_picker.config.load import LoadedConfig
-    from poolpilot_picker.config.settings import PoolPilotSettings, TenantSettings
+    from poolpilot_picker.config.settings import EjectionSection, PoolPilotSettings, TenantSettings
+    from poolpilot_picker.extproc.held_bodies import HeldBodies
     from poolpilot_picker.state.endpoints import EndpointSpec
 
 
@@ -39,8 +41,10 @@ def at_start(config: LoadedConfig) -> dict[str, object]:
         "telemetry.idleIntervalMs": telemetry.idle_interval_ms,
         "telemetry.timeoutMs": telemetry.timeout_ms,
         "limits.maxBodyBytes": settings.limits.max_body_bytes,
+        "limits.heldBodyBytes": settings.limits.held_body_bytes,
         "receipts.keep": settings.receipts.keep,
         "stepModels": settings.step_models,
+        "ejection": settings.ejection,
         "flowControl": (config.flow, settings.flow_control if config.flow is not None else None),
     }
 
@@ -53,11 +57,28 @@ def pool_settings(config: LoadedConfig) -> PoolSettings:
         observe_share=settings.response_observation.share,
         receipt_share=settings.receipts.share,
         receipts_kept=settings.receipts.keep,
+        ejection=_ejection(settings.ejection),
     )
 
 
-def exchange_settings(config: LoadedConfig, rules: PoolRules = NO_RULES) -> ExchangeSettings:
-    """For the exchanges of a pool with these rules."""
+def _ejection(section: EjectionSection) -> EjectionSettings:
+    return EjectionSettings(
+        most_share=section.most_share,
+        consecutive=section.consecutive_failures,
+        share=section.failure_share,
+        least=section.failure_answers,
+        slow_factor=section.slow_factor,
+        first_ms=section.first_ms,
+        most_ms=section.most_ms,
+        trial_ms=section.trial_ms,
+        trials=section.trial_requests,
+    )
+
+
+def exchange_settings(
+    config: LoadedConfig, rules: PoolRules = NO_RULES, bodies: HeldBodies | None = None
+) -> ExchangeSettings:
+    """For the exchanges of a pool with these rules, which count in `bodies` what they hold."""
     settings = config.settings
     if config.flow is not None and settings.flow_control.priorities:
         named = {**settings.flow_control.priorities, **rules.priorities}
@@ -67,6 +88,7 @@ def exchange_settings(config: LoadedConfig, rules: PoolRules = NO_RULES) -> Exch
         strip_headers=settings.strip_request_headers,
         max_body_bytes=settings.limits.max_body_bytes,
         rules=rules,
+        bodies=bodies,
     )
 
 
@@ -74,8 +96,11 @@ BUDGET_SHARE: Final = 0.8
 """Of the time that the gateway waits, a request may wait so much: the picker answers before the gateway does."""
 
 
-def flow_settings(config: LoadedConfig, draw: Callable[[], float], pickers: int = 1) -> FlowSettings:
-    """For the flow control of a pool, whose requests come to so many pickers that do not share queue and budgets."""
+def flow_settings(
+    config: LoadedConfig, draw: Callable[[], float], pickers: int = 1, held_bytes: int | None = None
+) -> FlowSettings:
+    """For the flow control of a pool, whose requests come to so many pickers that do not share queue and budgets.
+    `held_bytes`: of bodies that this one may hold."""
     plan, ours = config.flow, config.settings.flow_control
     assert plan is not None
     ttls = {int(priority): ttl for priority, ttl in ours.ttl_ms.items()}
@@ -101,7 +126,7 @@ def flow_settings(config: LoadedConfig, draw: Callable[[], float], pickers: int 
     return FlowSettings(
         queue=QueueSettings(
             max_requests=None if plan.max_requests is None else math.ceil(plan.max_requests / pickers),
-            max_bytes=None if plan.max_bytes is None else math.ceil(plan.max_bytes / pickers),
+            max_bytes=held_bytes if plan.max_bytes is None else math.ceil(plan.max_bytes / pickers),
             ttl_ms=plan.ttl_ms,
             no_endpoint_ttl_ms=plan.no_endpoint_ttl_ms,
             most_ttl_ms=BUDGET_SHARE * ours.gateway_timeout_ms,
@@ -118,6 +143,7 @@ def flow_settings(config: LoadedConfig, draw: Callable[[], float], pickers: int 
             max_tokens=ours.endpoint_tokens,
             short_tokens=ours.short_tokens,
             short_reserve=ours.short_reserve,
+            sheddable_share=ours.sheddable_share,
         ),
         retries=RetrySettings(share=ours.retry_share, burst=ours.retry_burst),
         default_tenant=default,
@@ -137,6 +163,7 @@ def _limits(tenant: TenantSettings) -> TenantLimits:
         active_sequences=tenant.active_sequences,
         queue_share=tenant.queue_share,
         max_tokens=tenant.max_tokens,
+        clamp=tenant.max_tokens_beyond == "clamp",
         weight=tenant.weight,
     )
 

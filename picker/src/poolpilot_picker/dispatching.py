@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from poolpilot_picker.config.load import LoadedConfig
+    from poolpilot_picker.extproc.held_bodies import HeldBodies
     from poolpilot_picker.flow.pool import Pool
     from poolpilot_picker.instruments.metrics import PickerMetrics
 
@@ -73,11 +74,15 @@ def hold_back(
     now: Callable[[], float],
     draw: Callable[[], float],
     pickers: int = 1,
+    bodies: HeldBodies | None = None,
 ) -> Dispatcher | None:
-    """Gives a pool its flow control, where the configuration has it on. `pickers`: that share the pool's requests."""
+    """Gives a pool its flow control, where the configuration has it on. `pickers`: that share the pool's requests;
+    `bodies`: what they may hold."""
     if config.flow is None:
         return None
-    flow = FlowControl(pool, flow_settings(config, draw, pickers), FlowMetrics(metrics, pool.name, now))
+    most = None if bodies is None else bodies.limit
+    flow = FlowControl(pool, flow_settings(config, draw, pickers, most), FlowMetrics(metrics, pool.name, now))
+    flow.bodies = bodies
     pool.flow = flow
     return Dispatcher(flow, now)
 

@@ -25,8 +25,9 @@ def process_facts(
     streams_ended: Mapping[str, int],
     discovery_failures: int,
     tls: TlsSource | None = None,
+    held: tuple[int, int] = (0, 0),
 ) -> ProcessFacts:
-    """Copies: the page is written in a thread."""
+    """Copies: the page is written in a thread. `held`: bytes of bodies, and how many there may be."""
     return ProcessFacts(
         version=version("poolpilot"),
         streams_open=streams_open,
@@ -41,6 +42,7 @@ def process_facts(
         telemetry_overdue_ms=stats.overdue_ms,
         engine_restarts=stats.restarts,
         discovery_failures=discovery_failures,
+        held_bytes=held,
         tls_loads=None if tls is None else (tls.reloads, tls.refused),
     )
 

@@ -20,17 +20,18 @@ from poolpilot_picker import compiled
 from poolpilot_picker.admin.board import PoolBoard, PoolStanding
 from poolpilot_picker.admin.server import AdminServer
 from poolpilot_picker.admin.views import Readiness
-from poolpilot_picker.app import GIE_HEALTH_SERVICE, REPLACED_S, monotonic_ms, transport_class
+from poolpilot_picker.app import GIE_HEALTH_SERVICE, REPLACED_S, monotonic_ms
 from poolpilot_picker.background import Background
 from poolpilot_picker.config_use import exchange_settings, pool_settings, step_models
 from poolpilot_picker.configuring import Configuration
 from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.extproc.held_bodies import HeldBodies
-from poolpilot_picker.extproc.listener import ListenerSettings, TransportName
+from poolpilot_picker.extproc.listener import ListenerSettings
 from poolpilot_picker.facts import process_detail, process_facts
 from poolpilot_picker.flow.pool import Pool
 from poolpilot_picker.instruments.metrics import LABEL_SETS, PickerMetrics, Room
 from poolpilot_picker.instruments.unserved import unserved
+from poolpilot_picker.memory import body_budget
 from poolpilot_picker.reading import FleetFeed, Reading
 from poolpilot_picker.requests import NO_RULES, PoolRules
 from poolpilot_picker.routing.registry import build_profile
@@ -40,6 +41,7 @@ from poolpilot_picker.sources.fleet_discovery import FleetDiscovery
 from poolpilot_picker.sources.picker_services import Refused
 from poolpilot_picker.sources.rested import Rested
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
+from poolpilot_picker.transports import new_transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,9 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MIB: Final = 2**20
-HELD_BYTES: Final = 512 * MIB
-"""Of request bodies that wait, of all pools together."""
-HELD_BYTES_PER_POOL: Final = 128 * MIB
+POOLS_AT_MOST: Final = 4
+"""That fill what all pools together may hold of bodies: one of them has no more than this part."""
 FRAMES_AT_ONCE: Final = 20
 """Of one connection before others have their turn: five decisions. With 200, as a picker of one pool has, a pool whose
 sixteen connections are always full makes the others wait ten times as long (docs/kubernetes.md)."""
@@ -87,10 +88,11 @@ class FleetPicker:
         self._streams_ended: Counter[str] = Counter()
         """Of listeners that are gone."""
         self._refused: tuple[Refused, ...] = ()
-        self._bodies = HeldBodies(HELD_BYTES)
         self._room = Room(2 * LABEL_SETS)
         self._configuration = Configuration(options.config_file, options.policy, self._apply_config)
         settings = self.config.settings
+        # Half of it for messages that are still arriving, half for what has.
+        self._bodies = HeldBodies(body_budget(settings.limits.held_body_bytes) // 2)
         self._models = step_models(settings)
         self._feed = FleetFeed()
         self._reading = Reading(self._feed, settings.telemetry, options.engine_token, self._feed.in_flight, now)
@@ -161,7 +163,7 @@ class FleetPicker:
         return msgspec.structs.replace(settings, receipts_kept=min(settings.receipts_kept, kept))
 
     def _exchange_settings(self, rules: PoolRules, bodies: HeldBodies | None) -> ExchangeSettings:
-        return msgspec.structs.replace(exchange_settings(self.config, rules), bodies=bodies)
+        return exchange_settings(self.config, rules, bodies)
 
     # ---- told by discovery
 
@@ -194,7 +196,7 @@ class FleetPicker:
 
     def _open(self, key: Key, port: int) -> None:
         name = "/".join(key)
-        bodies = HeldBodies(HELD_BYTES_PER_POOL, self._bodies)
+        bodies = HeldBodies(self._bodies.limit // POOLS_AT_MOST, self._bodies)
         one = self._pools[key] = ServedPool(
             key,
             port,
@@ -214,7 +216,7 @@ class FleetPicker:
             changed=self._show,
         )
         unserved(one.metrics, name)
-        hold_back(one.pool, self.config, one.metrics, self._now, self._rng.random)
+        hold_back(one.pool, self.config, one.metrics, self._now, self._rng.random, bodies=bodies)
         task = self._tasks[one] = asyncio.get_running_loop().create_task(self._tended(one))
         task.add_done_callback(lambda _: self._tasks.pop(one, None))
 
@@ -233,13 +235,15 @@ class FleetPicker:
             tls=options.tls.certificates if options.tls is not None else None,
         )
         services = (*one.key[1:], one.pool.name, GIE_HEALTH_SERVICE)
-        if options.transport is not TransportName.WIRE:
-            return transport_class(options.transport)(settings, one.new_exchange, self._now, health_services=services)
-        from poolpilot_picker.extproc.wire.limits import Limits
-        from poolpilot_picker.extproc.wire.transport import WireTransport
-
-        limits = Limits(max_held_bytes=HELD_BYTES_PER_POOL, frames_at_once=FRAMES_AT_ONCE)
-        return WireTransport(settings, one.new_exchange, self._now, health_services=services, limits=limits)
+        return new_transport(
+            options.transport,
+            settings,
+            one.new_exchange,
+            self._now,
+            health_services=services,
+            arriving_bytes=self._bodies.limit // POOLS_AT_MOST,
+            frames_at_once=FRAMES_AT_ONCE,
+        )
 
     def _leave(self, transport: Transport) -> None:
         """Takes no new streams there; those that are open have all the time they need."""
@@ -347,6 +351,7 @@ class FleetPicker:
             streams_ended=ended,
             discovery_failures=self._discovery.status.failures,
             tls=self.options.tls,
+            held=(self._bodies.bytes, self._bodies.limit),
         )
 
     # ---- life

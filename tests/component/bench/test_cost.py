@@ -12,16 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from poolpilot_lab.processes import ProcessError, envoy_path, free_ports
-
-
-def have_envoy() -> bool:
-    try:
-        envoy_path()
-    except ProcessError:
-        return False
-    return True
-
+from have_envoy import have_envoy
+from poolpilot_lab.processes import free_ports
 
 needs_programs = pytest.mark.skipif(
     not have_envoy() or shutil.which("go") is None or sys.platform != "linux",

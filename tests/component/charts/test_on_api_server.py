@@ -201,6 +201,19 @@ async def test_a_tenant_without_any_right_of_the_cluster_installs_in_his_namespa
     assert said.code != 0 and "forbidden" in said.errors
 
 
+async def test_a_release_gives_its_lease_up_and_takes_it_again(here: Helm, api: Api) -> None:
+    """The server has filled in a rolling update by then, which it does not take beside Recreate."""
+    release = ("turns", str(CHARTS / "poolpilot"), "--namespace", "turns")
+    said = here.run("install", *release, "--create-namespace", values={"scope": "namespace"})
+    assert said.code == 0, said.errors
+    for elects, strategy in ((False, "Recreate"), (False, "Recreate"), (True, "RollingUpdate")):
+        said = here.run("upgrade", *release, values={"scope": "namespace", "leaderElection": elects})
+        assert said.code == 0, said.errors
+        found = await api.get("apps/v1", "Deployment", "turns-poolpilot-operator", "turns")
+        assert found["spec"]["strategy"]["type"] == strategy
+    assert here.run("uninstall", "turns", "--namespace", "turns", "--no-hooks").code == 0
+
+
 # ── every variant ────────────────────────────────────────────────────────────
 
 

@@ -6,6 +6,7 @@ POOLPILOT_GOLDEN=write rewrites the golden files.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,20 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
         {"gateways": {"envoyGateway": [{"namespace": "a", "httpRoute": "b", "gateway": "c", "pickerService": "d"}]}},
         ["picker.spec.tls.mode: Disabled", "it is SelfSigned"],
     ),
+    (
+        "poolpilot",
+        {
+            "picker": {"spec": {"tls": {"mode": "Disabled"}}},
+            "gateways": {
+                "envoyGateway": [
+                    {"namespace": "a", "httpRoute": "b", "gateway": "c", "pickerService": "d"},
+                    {"namespace": "a", "httpRoute": "e", "gateway": "c", "pickerService": "f", "bufferLimit": "1Mi"},
+                ]
+            },
+        },
+        ["Gateway a/c are for all its routes", "32Mi and 1Mi"],
+    ),
+    ("poolpilot", {"assignedUsers": "yes"}, ["/assignedUsers", "'auto', 'always', 'never'"]),
     ("poolpilot-crds", {"foo": 1}, ["'foo' not allowed"]),
     ("poolpilot-standalone", {}, ["give endpoints", "or selector", "--set selector.app=vllm"]),
     (
@@ -141,6 +156,102 @@ def test_pods_are_restricted(helm: Helm, chart: str, variant: str) -> None:
         assert all(set(volume) & {"emptyDir", "configMap", "secret"} for volume in pod.get("volumes", ()))
 
 
+OPENSHIFT = ("--api-versions", "security.openshift.io/v1")
+
+
+@pytest.mark.parametrize(("chart", "variant"), VARIANTS, ids=IDS)
+def test_pods_name_no_user_where_the_cluster_gives_them_one(helm: Helm, chart: str, variant: str) -> None:
+    """OpenShift's restricted-v2 refuses every number that is not of the namespace's range; the flag is for pickers."""
+    values = VARIANTS[chart, variant]
+    for objects in (
+        helm.rendered(chart, values, *OPENSHIFT),
+        helm.rendered(chart, values if chart == "poolpilot-crds" else {**values, "assignedUsers": "always"}),
+    ):
+        for pod in pods(objects):
+            assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+            if pod["containers"][0]["name"] == "operator":
+                assert parser().parse_args(pod["containers"][0]["args"]).picker_user == "assigned"
+    if chart != "poolpilot-crds":
+        for pod in pods(helm.rendered(chart, {**values, "assignedUsers": "never"}, *OPENSHIFT)):
+            assert pod["securityContext"]["runAsUser"] == 65532
+
+
+@pytest.mark.parametrize(("chart", "variant"), VARIANTS, ids=IDS)
+def test_pods_do_not_depend_on_what_else_their_namespace_has(helm: Helm, chart: str, variant: str) -> None:
+    """Variables of thousands of Services are too long for a command; an account may have its token switched off."""
+    for pod in pods(helm.rendered(chart, VARIANTS[chart, variant])):
+        assert pod["enableServiceLinks"] is False
+        assert pod["automountServiceAccountToken"] is (
+            chart == "poolpilot" or bool(VARIANTS[chart, variant].get("selector"))
+        )
+
+
+@pytest.mark.parametrize(("chart", "variant"), VARIANTS, ids=IDS)
+def test_no_budget_keeps_a_node_that_has_a_broken_pod(helm: Helm, chart: str, variant: str) -> None:
+    """With one replica, and it not ready, nothing may be evicted otherwise."""
+    for one in helm.rendered(chart, VARIANTS[chart, variant]):
+        if one["kind"] == "PodDisruptionBudget":
+            assert one["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_pods_of_hooks_get_no_proxy_of_a_mesh_which_would_never_end(helm: Helm) -> None:
+    objects = helm.rendered("poolpilot")
+    [job] = [one["spec"]["template"] for one in objects if one["kind"] == "Job"]
+    [test] = [one for one in objects if one["kind"] == "Pod"]
+    for one in (job, test):
+        assert one["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
+        assert one["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
+
+
+def test_definitions_of_others_are_no_difference_for_argo_cd_once_the_cluster_has_them(helm: Helm) -> None:
+    """It renders with what the cluster serves: after the first time they are not in the manifests any more."""
+    found = [one for one in helm.rendered("poolpilot") if one["kind"] == "CustomResourceDefinition"]
+    assert len(found) == 3
+    for one in found:
+        annotations = one["metadata"]["annotations"]
+        assert annotations["argocd.argoproj.io/sync-options"] == "Prune=false"
+        assert annotations["argocd.argoproj.io/compare-options"] == "IgnoreExtraneous"
+
+
+def test_routes_of_one_gateway_share_what_is_once_for_a_gateway(helm: Helm) -> None:
+    routes = [
+        {"namespace": "a", "httpRoute": route, "gateway": gateway, "pickerService": f"{route}-picker"}
+        for route, gateway in (("b", "one"), ("c", "one"), ("d", "two"))
+    ]
+    values = {"picker": {"spec": {"tls": {"mode": "Disabled"}}}, "gateways": {"envoyGateway": routes}}
+    objects = helm.rendered("poolpilot", values)
+    names = [one["metadata"]["name"] for one in objects if one["kind"] == "ClientTrafficPolicy"]
+    assert names == ["one-poolpilot", "two-poolpilot"]
+    assert sum(one["kind"] == "EnvoyExtensionPolicy" for one in objects) == 3
+
+
+def test_ports_of_the_sidecar_are_named_by_their_numbers_where_names_are_not_known(helm: Helm) -> None:
+    """By Services before 1.32, and by some network plugins still."""
+    objects = helm.rendered("poolpilot-standalone", VARIANTS["poolpilot-standalone", "selector"])
+    [service] = [one for one in objects if one["kind"] == "Service"]
+    [policy] = [one for one in objects if one["kind"] == "NetworkPolicy"]
+    [pod] = pods(objects)
+    numbers = {
+        port["name"]: port["containerPort"]
+        for one in (*pod["initContainers"], *pod["containers"])
+        for port in one.get("ports", ())
+    }
+    assert {one["name"]: one["targetPort"] for one in service["spec"]["ports"]} == {"http": "http", "metrics": 9090}
+    assert [one["port"] for one in policy["spec"]["ingress"][0]["ports"]] == [numbers["http"], numbers["metrics"]]
+
+
+@pytest.mark.parametrize("release", ["llm.v2", "poolpilot.v2", "a" * 53])
+@pytest.mark.parametrize("chart", ["poolpilot", "poolpilot-standalone"])
+def test_services_have_names_that_a_server_takes_whatever_the_release_is_called(
+    helm: Helm, chart: str, release: str
+) -> None:
+    values = VARIANTS[chart, "selector"] if chart == "poolpilot-standalone" else None
+    names = [
+        one["metadata"]["name"] for one in helm.rendered(chart, values, release=release) if one["kind"] == "Service"
+    ]
+    assert names and all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name) for name in names), names
+
+
 @pytest.mark.parametrize(("chart", "variant"), VARIANTS, ids=IDS)
 def test_every_object_is_labelled_and_says_where_it_belongs(helm: Helm, chart: str, variant: str) -> None:
     values = VARIANTS[chart, variant]
@@ -184,6 +295,23 @@ def test_an_operator_for_namespaces_gets_nothing_of_the_cluster(helm: Helm) -> N
     assert "--watch-namespaces=home,team-a,team-b" in container["args"]
 
 
+def test_people_get_rights_where_they_have_them_by_the_roles_of_kubernetes(helm: Helm) -> None:
+    added = {
+        name: [
+            (one["metadata"]["name"], one["rules"])
+            for one in helm.rendered("poolpilot", VARIANTS["poolpilot", "aggregated"])
+            if one["metadata"].get("labels", {}).get(f"rbac.authorization.k8s.io/aggregate-to-{name}") == "true"
+        ]
+        for name in ("view", "edit", "admin")
+    }
+    [(name, [rule])] = added["view"]
+    assert name == "release-poolpilot-home-view" and rule["verbs"] == ["get", "list", "watch"]
+    assert added["edit"] == added["admin"] and len(added["edit"]) == 2
+    [rule] = added["edit"][1][1]
+    # Statuses are the operator's.
+    assert rule["resources"] == ["pickers", "pickers/scale", "loraadapters"]
+
+
 @pytest.mark.parametrize(("chart", "variant"), VARIANTS, ids=IDS)
 def test_nobody_may_raise_his_own_rights(helm: Helm, chart: str, variant: str) -> None:
     for one in helm.rendered(chart, VARIANTS[chart, variant]):
@@ -207,6 +335,7 @@ def test_upstreams_definitions_come_where_there_are_none(helm: Helm) -> None:
         annotations = one["metadata"]["annotations"]
         assert annotations.pop("helm.sh/resource-policy") == "keep"
         assert annotations.pop("argocd.argoproj.io/sync-options") == "Prune=false"
+        assert annotations.pop("argocd.argoproj.io/compare-options") == "IgnoreExtraneous"
     for one in sources:
         one["metadata"].setdefault("annotations", {})
     assert {one["metadata"]["name"]: one for one in made} == {one["metadata"]["name"]: one for one in sources}

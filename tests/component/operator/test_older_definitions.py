@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from control_planes import definitions
-from operator_stage import eventually, running_operator
+from operator_stage import eventually, quiet, running_operator
 from poolpilot_kube.access import from_kubeconfig
 from poolpilot_lab.control_plane.api import ApiError
 
@@ -83,7 +83,7 @@ async def test_what_a_definition_knows_is_written_and_the_rest_is_told(
         assert picker["status"]["observedGeneration"] == picker["metadata"]["generation"]
         assert picker["status"]["pools"] == {"served": 0}
         assert (await cluster.condition(home, "default", "Programmed"))["status"] == "True"
-        assert "CRDOutdated" in await cluster.events(home, "default")
+        await eventually(lambda: cluster.event(home, "default", "CRDOutdated"))
 
         async def adapters() -> dict[str, Any]:
             found = await cluster.get(OURS, "LoraAdapter", home, "sql") or {}
@@ -92,7 +92,8 @@ async def test_what_a_definition_knows_is_written_and_the_rest_is_told(
             return told
 
         assert "status.wanted" in (await eventually(adapters))["message"]
-        assert "CRDOutdated" in await cluster.events(home, "sql")
+        await eventually(lambda: cluster.event(home, "sql", "CRDOutdated"))
+        await quiet(operator)
         # Looked at again, nothing is written.
         writes = operator.world.writer.writes.total()
         before = dict(operator.reconciled)
@@ -145,9 +146,13 @@ async def test_an_older_definition_of_others_is_told(
     await cluster.api.define([monitors])
     await cluster.made_picker(home)
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods):
-        told = await eventually(lambda: cluster.condition(home, "default", "Programmed"))
-        assert (told["status"], told["reason"]) == ("False", "WriteRefused")
-        assert "ServiceMonitor" in told["message"] and "interval: field not declared in schema" in told["message"]
+
+        async def told() -> dict[str, Any] | None:
+            found = await cluster.condition(home, "default", "Programmed")
+            return found if (found.get("status"), found.get("reason")) == ("False", "WriteRefused") else None
+
+        words = (await eventually(told))["message"]
+        assert "ServiceMonitor" in words and "interval: field not declared in schema" in words
         assert await cluster.get("apps/v1", "Deployment", home, "poolpilot-default") is not None
 
 

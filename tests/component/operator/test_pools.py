@@ -13,7 +13,6 @@ from poolpilot_kube.access import from_kubeconfig
 if TYPE_CHECKING:
     from operator_stage import Cluster
     from poolpilot_lab.control_plane.cluster import ControlPlane
-    from poolpilot_operator.app import Operator
     from stand_in_pickers import PickerPods
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -96,6 +95,43 @@ async def test_a_served_pool_is_healthy_while_it_has_endpoints(
         await eventually(lambda: _unhealthy(cluster, home, "NoEndpoints"))
 
 
+async def test_endpoints_are_of_the_family_of_the_service_whichever_a_pod_names_first(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """Pods name the family of their node first, a Service has that of the cluster: neither leads to the other."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    both, six = await pods.started("picker-a"), await pods.started("picker-b")
+    await cluster.ready_pod((home, "default"), "picker-a", "fd00::11", other_ip="10.244.0.11")
+    await cluster.ready_pod((home, "default"), "picker-b", "fd00::12")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        service = await eventually(lambda: cluster.service(away, "llama-picker"))
+        assert service["spec"]["ipFamilies"] == ["IPv4"], "the API server's default"
+        await six.serve(away, "llama", port_of(service))
+        why = "picker pod picker-b has no IPv4 address, and its Service no other"
+        await eventually(lambda: _unhealthy(cluster, home, "NoPicker", why))
+        await both.serve(away, "llama", port_of(service))
+        assert await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        other = await cluster.get("discovery.k8s.io/v1", "EndpointSlice", away, "llama-picker-poolpilot-v6")
+        assert other is None
+
+
+async def test_a_picker_pod_that_has_ended_is_no_endpoint_of_anybody(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """A kubelet that evicts leaves the pod there, Ready as it was; its address is another one's by then."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    evicted, _ = await pods.started("picker-a"), await pods.started("picker-b")
+    await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
+        await evicted.serve(away, "llama", port_of(await eventually(lambda: cluster.service(away, "llama-picker"))))
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), ["10.244.0.11"]))
+        await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11", phase="Failed")
+        # Whoever has the address now answers there: nothing is asked of the pod that had it.
+        await eventually(lambda: same(cluster.slice_addresses(away, "llama-picker"), []))
+
+
 async def test_who_ends_is_there_until_it_takes_nothing_more(
     plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
 ) -> None:
@@ -164,11 +200,11 @@ async def test_a_foreign_service_is_never_taken_over_and_the_pool_is_served_when
     await cluster.made_picker(home)
     await cluster.made_pool(away, "llama")
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
-        events = await eventually(lambda: cluster.events(away, "llama"))
-        assert f"Service {away}/llama-picker exists and was not made by poolpilot" in events["ServiceNotOurs"]
-        status = await eventually(lambda: cluster.counts(home, 1, 0))
-        [unhealthy] = status["unhealthyPools"]
-        assert (unhealthy["namespace"], unhealthy["name"], unhealthy["reason"]) == (away, "llama", "ServiceNotOurs")
+        said = await eventually(lambda: cluster.event(away, "llama", "ServiceNotOurs"))
+        assert f"Service {away}/llama-picker exists and was not made by poolpilot" in said
+        unhealthy = await eventually(lambda: _unhealthy(cluster, home, "ServiceNotOurs"))
+        assert (unhealthy["namespace"], unhealthy["name"]) == (away, "llama")
+        assert await cluster.counts(home, 1, 0)
         now = await cluster.service(away, "llama-picker")
         assert now is not None
         assert now["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
@@ -201,10 +237,9 @@ async def test_a_pool_that_cannot_have_a_service_is_told_why(
     await cluster.made_picker(home)
     await cluster.made_pool(away, "llama", endpointPickerRef=ref)
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
-        events = await eventually(lambda: cluster.events(away, "llama"))
-        assert words in events[reason]
-        status = await eventually(lambda: cluster.counts(home, 1, 0))
-        assert [one["reason"] for one in status["unhealthyPools"]] == [reason]
+        assert words in await eventually(lambda: cluster.event(away, "llama", reason))
+        await eventually(lambda: _unhealthy(cluster, home, reason))
+        assert await cluster.counts(home, 1, 0)
 
 
 async def test_a_reference_that_is_taken_away_takes_the_service_along_and_one_that_changes_moves_it(
@@ -233,8 +268,8 @@ async def test_two_pools_cannot_share_a_service(
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
         await eventually(lambda: cluster.service(away, "shared"))
         await cluster.made_pool(away, "second", endpointPickerRef=shared)
-        events = await eventually(lambda: cluster.events(away, "second"))
-        assert "already is that of InferencePool first" in events["ServiceTaken"]
+        said = await eventually(lambda: cluster.event(away, "second", "ServiceTaken"))
+        assert "already is that of InferencePool first" in said
         service = await cluster.service(away, "shared")
         assert service is not None
         assert service["metadata"]["annotations"]["poolpilot.dev/pool"] == "first"
@@ -282,8 +317,8 @@ async def test_two_pickers_that_want_a_pool_do_not_fight_and_who_serves_goes_on(
             return [one["reason"] for one in status.get("unhealthyPools", ())] == ["ServedByAnother"]
 
         await eventually(lost)
-        events = await eventually(lambda: cluster.events(away, "llama"))
-        assert f"served by Picker {home}/default" in events["SeveralPickers"]
+        said = await eventually(lambda: cluster.event(away, "llama", "SeveralPickers"))
+        assert f"served by Picker {home}/default" in said
         now = await cluster.service(away, "llama-picker")
         assert now is not None
         assert now["metadata"]["resourceVersion"] == service["metadata"]["resourceVersion"]
@@ -294,7 +329,8 @@ async def test_two_pickers_that_want_a_pool_do_not_fight_and_who_serves_goes_on(
             return found is not None and found["metadata"]["labels"]["poolpilot.dev/picker-namespace"] == away
 
         await eventually(moved)
-        assert operator.world.states[away, "llama"].picker == (away, "default")
+        # What came of the pool is known after its objects are written.
+        await eventually(lambda: true(operator.world.states[away, "llama"].picker == (away, "default")))
 
 
 async def test_a_picker_that_is_deleted_leaves_nothing_behind(
@@ -313,8 +349,8 @@ async def test_a_picker_that_is_deleted_leaves_nothing_behind(
             return not any(len(store) for store in operator.world.made.values())
 
         await eventually(left)
-        events = await eventually(lambda: _with(cluster.events(away, "llama"), "PickerNotFound"))
-        assert "there is no Picker of that name" in events["PickerNotFound"]
+        said = await eventually(lambda: cluster.event(away, "llama", "PickerNotFound"))
+        assert "there is no Picker of that name" in said
 
 
 async def test_a_picker_outside_the_operators_namespace_serves_its_own_only(
@@ -325,7 +361,7 @@ async def test_a_picker_outside_the_operators_namespace_serves_its_own_only(
     await cluster.made_pool(home, "far", picker="local")
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away):
         await eventually(lambda: cluster.service(away, "near-picker"))
-        await eventually(lambda: _with(cluster.events(home, "far"), "PickerNotFound"))
+        await eventually(lambda: cluster.event(home, "far", "PickerNotFound"))
         assert await cluster.service(home, "far-picker") is None
         made = await eventually(lambda: cluster.get("apps/v1", "Deployment", away, "poolpilot-local"))
         assert f"--pool-namespaces={away}" in made["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -339,12 +375,16 @@ async def test_a_namespace_that_terminates_makes_no_noise(
     # Without controllers nothing empties it: it stays in this state.
     await cluster.api.call("DELETE", f"/api/v1/namespaces/{away}")
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
-        status = await eventually(lambda: cluster.counts(home, 1, 0))
-        [told] = status["unhealthyPools"]
-        assert told["reason"] == "NamespaceTerminating" and f"namespace {away} is being deleted" in told["message"]
+        told = await eventually(lambda: _unhealthy(cluster, home, "NamespaceTerminating"))
+        assert f"namespace {away} is being deleted" in told["message"]
+        assert await cluster.counts(home, 1, 0)
         assert await cluster.events(away, "llama") == {}
-        programmed = await eventually(lambda: cluster.condition(home, "default", "Programmed"))
-        assert (programmed["status"], programmed["reason"]) == ("False", "NamespaceTerminating")
+
+        async def programmed() -> bool:
+            found = await cluster.condition(home, "default", "Programmed")
+            return (found.get("status"), found.get("reason")) == ("False", "NamespaceTerminating")
+
+        await eventually(programmed)
         # It is not even tried: the server would refuse it.
         assert operator.world.writer.writes["Service", "create"] == 1, "that of the Picker's metrics"
         assert operator.world.writer.writes["Role", "apply"] == 1, "that of its own namespace"
@@ -393,7 +433,7 @@ async def test_trouble_is_said_once_also_by_the_next_operator(
     access = from_kubeconfig(plane.kubeconfig)
     for _ in range(2):
         async with running_operator(access, home, pods, away) as operator:
-            await eventually(lambda: cluster.events(away, "llama"))
+            await eventually(lambda: cluster.event(away, "llama", "EndpointPickerRefMissing"))
             await eventually(lambda one=operator: true(one.reconciled["pool"]))
             for _ in range(3):
                 operator.pool_queue.add((away, "llama"))
@@ -437,7 +477,7 @@ async def test_two_operators_leave_each_other_alone(
         for namespace in (home, away):
             await eventually(lambda ns=namespace: cluster.get("apps/v1", "Deployment", ns, "poolpilot-default"))
         for operator in (first, second):
-            await eventually(lambda one=operator: _settled(one))
+            await quiet(operator)
         written = [dict(operator.world.writer.writes) for operator in (first, second)]
         for operator in (first, second):
             for pool in operator.world.pools:
@@ -470,12 +510,6 @@ async def test_two_operators_leave_each_other_alone(
         assert "ServiceNotOurs" not in await cluster.events(home, "one")
 
 
-async def _settled(operator: Operator) -> bool:
-    looked = operator.reconciled["picker"] >= 2 and operator.reconciled["pool"] >= 2
-    soon = [due for due in operator.picker_queue._due.values() if due < operator.picker_queue._now() + 10.0]
-    return looked and operator.idle and not soon
-
-
 async def test_an_operator_that_starts_does_not_empty_what_works_while_pods_cannot_be_asked(
     plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
 ) -> None:
@@ -506,8 +540,3 @@ async def _unhealthy(cluster: Cluster, namespace: str, reason: str, why: str = "
 
 async def _none(answer: Any) -> bool:
     return await answer is None
-
-
-async def _with(answer: Any, key: str) -> Any:
-    found = await answer
-    return found if key in found else None

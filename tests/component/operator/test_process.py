@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from extproc_client import DataPlane
+from kube_pods import Namespace
 from operator_stage import IMAGE, eventually, true
+from picker_program import PickerProgram
 from poolpilot_lab.processes import Child
 from poolpilot_operator.leadership import LeaseTimes
 
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+ENGINE = "127.0.2.1"
+"""Nobody listens there."""
 LEASE = "coordination.k8s.io/v1"
 DEFAULT = LeaseTimes()
 
@@ -109,11 +116,39 @@ async def test_it_starts_reconciles_and_ends_in_order(
         await one.child.stop()
 
 
+class Requests:
+    """One request after the other to a pool's port, until they are stopped; one that fails ends them."""
+
+    def __init__(self, port: int) -> None:
+        self.placed = 0
+        self._port = port
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with DataPlane(self._port) as plane:
+            while True:
+                assert await plane.exchange() == f"{ENGINE}:8000"
+                self.placed += 1
+                await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        """Raises what has gone wrong."""
+        if not self._task.done():
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
 async def test_when_the_leader_is_killed_another_writes_once_the_lease_has_run_out(
     plane: ControlPlane, cluster: Cluster, home: str, tmp_path: Path
 ) -> None:
+    """And requests do not notice."""
     await cluster.made_picker(home)
+    await Namespace(cluster.api, home).run("engine", ENGINE, {"app": "served"})
+    await cluster.made_pool(home, "served")
     first, second = (Program(plane, tmp_path, name, home) for name in ("operator-a", "operator-b"))
+    flags = ("--picker-name", "default", "--picker-namespace", home, "--pool-namespaces", home)
+    picker = PickerProgram(tmp_path, *flags, "--policy", "round-robin", "--kubeconfig", str(plane.kubeconfig))
     first.child.start()
     try:
         await first.ready()
@@ -121,11 +156,25 @@ async def test_when_the_leader_is_killed_another_writes_once_the_lease_has_run_o
         second.child.start()
         await second.ready()
         assert (await second.page("/readyz"))[1].startswith("standby")
+        await picker.start()
+        await eventually(lambda: _serves(picker))
+        requests = Requests((await picker.json("/pools"))["pools"][0]["port"])
+        await eventually(lambda: true(requests.placed))
+        known = await picker.json("/pools")
         first.child.kill()
+        placed = requests.placed
         left = await lease(cluster, home)
         assert left["holderIdentity"].startswith("operator-a_")
+
+        async def taken_over() -> bool:
+            assert await picker.json("/pools") == known, "nobody writes, and the picker is told nothing"
+            return (await holder(cluster, home)).startswith("operator-b_")
+
+        await eventually(taken_over, limit_s=60.0)
         await cluster.made_pool(home, "llama")
         await eventually(lambda: cluster.service(home, "llama-picker"), limit_s=60.0)
+        await requests.stop()
+        assert requests.placed > placed
         taken = await lease(cluster, home)
         assert taken["holderIdentity"].startswith("operator-b_")
         assert taken["leaseTransitions"] == left["leaseTransitions"] + 1
@@ -139,6 +188,13 @@ async def test_when_the_leader_is_killed_another_writes_once_the_lease_has_run_o
     finally:
         await first.child.stop()
         await second.child.stop()
+        await picker.child.stop(0.0)
+
+
+async def _serves(picker: PickerProgram) -> bool:
+    """The one pool, and its engine is there."""
+    pools = (await picker.json("/pools"))["pools"]
+    return [(one["serving"], one["endpoints"]) for one in pools] == [(True, 1)]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from operator_stage import eventually, quiet, running_operator
@@ -201,7 +205,7 @@ async def test_names_with_dots_and_of_every_length(
             await eventually(programmed, name)
         service = await eventually(lambda: cluster.service(away, "s" * 63))
         assert service["metadata"]["annotations"]["poolpilot.dev/pool"] == "a" * 253
-        assert "EndpointPickerRefMissing" in await eventually(lambda: cluster.events(away, dotted))
+        await eventually(lambda: cluster.event(away, dotted, "EndpointPickerRefMissing"))
 
 
 @pytest.mark.parametrize(
@@ -219,9 +223,12 @@ async def test_a_configuration_that_is_no_yaml_is_told(
 ) -> None:
     await cluster.made_picker(home, config={"inline": inline})
     async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
-        found = await eventually(lambda: cluster.condition(home, "default", "Accepted"))
-        assert (found["status"], found["reason"]) == ("False", "ConfigInvalid")
-        assert words in found["message"]
+
+        async def told() -> Any:
+            found = await cluster.condition(home, "default", "Accepted")
+            return found if (found.get("status"), found.get("reason")) == ("False", "ConfigInvalid") else None
+
+        assert words in (await eventually(told))["message"]
         assert operator.picker_queue.retries == 0
 
 
@@ -296,8 +303,7 @@ async def test_a_configuration_that_pods_refuse_is_told_until_they_take_one(
         condition = await eventually(lambda: taken("False"))
         assert condition["reason"] == "ConfigRefused"
         assert condition["message"] == f"picker pod {home}/picker-a: the newest configuration is refused: line 3"
-        events = await cluster.events(home, "default")
-        assert "line 3" in events["ConfigRefused"]
+        assert "line 3" in await eventually(lambda: cluster.event(home, "default", "ConfigRefused"))
         await pod.refuse("")
         await eventually(lambda: taken("True"))
 
@@ -311,11 +317,7 @@ async def writes_go_on(operator: Operator, key: tuple[str, str], *, picker: bool
     """Whether looks at an object that is as it should be write anything."""
     queue = operator.picker_queue if picker else operator.pool_queue
     name = "picker" if picker else "pool"
-
-    async def idle() -> bool:
-        return operator.idle
-
-    await eventually(idle)
+    await quiet(operator)
     before = dict(operator.world.writer.writes)
     for _ in range(3):
         looked = operator.reconciled[name]
@@ -326,3 +328,172 @@ async def writes_go_on(operator: Operator, key: tuple[str, str], *, picker: bool
 
         await eventually(again)
     return {kind: count for kind, count in operator.world.writer.writes.items() if count != before.get(kind, 0)} != {}
+
+
+async def test_what_the_cluster_makes_of_an_object_is_not_written_against_for_ever(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """Admission that changes what it is given, as GKE Autopilot does with resources: the second answer is the first."""
+    group = "admissionregistration.k8s.io/v1"
+    spec = {
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": home}},
+            "resourceRules": [
+                {
+                    "apiGroups": ["apps"],
+                    "apiVersions": ["v1"],
+                    "resources": ["deployments"],
+                    "operations": ["CREATE", "UPDATE"],
+                }
+            ],
+        },
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {
+                    "expression": "[JSONPatch{op: 'add', value: '750m', "
+                    "path: '/spec/template/spec/containers/0/resources/requests/cpu'}]"
+                },
+            }
+        ],
+    }
+    await cluster.api.apply(
+        {"apiVersion": group, "kind": "MutatingAdmissionPolicy", "metadata": {"name": home}, "spec": spec}
+    )
+    binding = {"apiVersion": group, "kind": "MutatingAdmissionPolicyBinding", "metadata": {"name": home}}
+    await cluster.api.apply({**binding, "spec": {"policyName": home}})
+    await cluster.made_picker(home)
+
+    async def deployment() -> dict[str, Any] | None:
+        return await cluster.get("apps/v1", "Deployment", home, "poolpilot-default")
+
+    def cpu(one: dict[str, Any]) -> str:
+        [container] = one["spec"]["template"]["spec"]["containers"]
+        return str(container["resources"]["requests"]["cpu"])
+
+    container = {"name": "a", "image": "a", "resources": {"requests": {"cpu": "1"}}}
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [container]}}
+    probe = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "a", "namespace": home},
+        "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": template},
+    }
+
+    async def in_force() -> bool:
+        made = await cluster.api.call("POST", f"/apis/apps/v1/namespaces/{home}/deployments?dryRun=All", probe)
+        return cpu(msgspec.json.decode(made)) == "750m"
+
+    await eventually(in_force)
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        assert cpu(await eventually(deployment)) == "750m"
+        await quiet(operator)
+        wrote, version = operator.world.writer.writes.copy(), (await eventually(deployment))["metadata"]
+        for _ in range(3):
+            operator.picker_queue.add((home, "default"))
+            await quiet(operator)
+        assert operator.world.writer.writes == wrote
+        assert (await eventually(deployment))["metadata"]["resourceVersion"] == version["resourceVersion"]
+        # Who changes something else is set back all the same.
+        path = f"/apis/apps/v1/namespaces/{home}/deployments/poolpilot-default"
+        await patched(cluster, path, {"spec": {"minReadySeconds": 9}})
+
+        async def set_back() -> bool:
+            return bool((await eventually(deployment))["spec"]["minReadySeconds"] == 2)
+
+        await eventually(set_back)
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "there"])
+async def test_what_an_operator_of_a_namespace_left_is_taken_over_when_that_is_gone(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str, gone: bool
+) -> None:
+    """Deleted without `helm uninstall`, and installed anew in another: nobody would serve its pools otherwise."""
+    other = f"{home}-before"
+    if not gone:
+        await cluster.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}})
+    pool = await cluster.made_pool(away, "llama")
+    labels = {
+        "app.kubernetes.io/managed-by": "poolpilot",
+        "poolpilot.dev/operator": other,
+        "poolpilot.dev/picker": "default",
+        "poolpilot.dev/picker-namespace": other,
+    }
+    owner = {"apiVersion": pool["apiVersion"], "kind": "InferencePool", "name": "llama", "uid": pool["metadata"]["uid"]}
+    head = {"annotations": {"poolpilot.dev/pool": "llama"}, "ownerReferences": [owner]}
+    service = {"name": "llama-picker", "namespace": away, "labels": labels, **head}
+    ports = [{"name": "grpc", "port": 9002, "targetPort": 20_000}]
+    await cluster.api.apply({"apiVersion": "v1", "kind": "Service", "metadata": service, "spec": {"ports": ports}})
+    rbac = "rbac.authorization.k8s.io/v1"
+    role = {"name": f"poolpilot-picker:{other}:default", "labels": labels}
+    await cluster.api.apply({"apiVersion": rbac, "kind": "ClusterRole", "metadata": role, "rules": []})
+    await cluster.made_picker(home)
+    one = await pods.started("picker-a")
+    await cluster.ready_pod((home, "default"), "picker-a", "10.244.0.11")
+
+    async def taken() -> int:
+        found = await cluster.service(away, "llama-picker")
+        assert found is not None
+        made = found["metadata"]["labels"]
+        ours = (made["poolpilot.dev/operator"], made["poolpilot.dev/picker-namespace"]) == (home, home)
+        return int(found["spec"]["ports"][0]["targetPort"]) if ours else 0
+
+    async def role_is_gone() -> bool:
+        return await cluster.get(rbac, "ClusterRole", "", role["name"]) is None
+
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, everywhere=True) as operator:
+        if gone:
+            await one.serve(away, "llama", await eventually(taken))
+            await eventually(role_is_gone)
+        else:
+            await quiet(operator)
+            assert not await taken() and not await role_is_gone()
+
+
+async def test_another_controller_that_sets_a_field_otherwise_for_ever_is_told_and_met_by_growing_pauses(
+    plane: ControlPlane, cluster: Cluster, pods: PickerPods, home: str, away: str
+) -> None:
+    """At the speed of the API server two would write hundreds of times here."""
+    await cluster.made_picker(home)
+    await cluster.made_pool(away, "llama")
+    deployment = f"/apis/apps/v1/namespaces/{home}/deployments/poolpilot-default?fieldManager=tidy-controller"
+    service = f"{path_of(away)}?fieldManager=tidy-controller"
+    seen: Counter[str] = Counter()
+
+    async def second_writer() -> None:
+        while True:
+            found = await cluster.get("apps/v1", "Deployment", home, "poolpilot-default")
+            if found is not None and found["spec"].get("minReadySeconds") != 9:
+                seen["Deployment"] += 1
+                await patched(cluster, deployment, {"spec": {"minReadySeconds": 9}})
+            one = await cluster.service(away, "llama-picker")
+            if one is not None and one["spec"]["type"] != "NodePort":
+                seen["Service"] += 1
+                await patched(cluster, service, {"spec": {"type": "NodePort"}})
+
+    async with running_operator(from_kubeconfig(plane.kubeconfig), home, pods, away) as operator:
+        other, began = asyncio.create_task(second_writer()), operator.world.writer._clock()
+        try:
+            condition = await eventually(lambda: cluster.condition(home, "default", "Contested"))
+            told = await eventually(lambda: cluster.event(away, "llama", "ChangedByOthers"))
+            assert condition["status"] == "True"
+            text = f"Deployment {home}/poolpilot-default: spec.minReadySeconds is set otherwise by field manager tidy-"
+            assert condition["message"].startswith(text + "controller each time")
+            assert await eventually(lambda: cluster.event(home, "default", "ChangedByOthers")) == condition["message"]
+            assert told.startswith(f"Service {away}/llama-picker: spec.type")
+            assert " is set otherwise by field manager tidy-controller each time" in told
+            assert (await cluster.condition(home, "default", "Programmed"))["status"] == "True"
+
+            async def more() -> bool:
+                return seen["Deployment"] >= 5 and seen["Service"] >= 5
+
+            await eventually(more)
+            writes, passed = operator.world.writer.writes, operator.world.writer._clock() - began
+            most = 6 + int(math.log2(passed + 1))
+            assert writes["Deployment", "apply"] <= most
+            assert writes["Service", "create"] + writes["Service", "patch"] <= 2 + most
+        finally:
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)

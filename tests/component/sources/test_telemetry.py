@@ -230,6 +230,106 @@ async def test_answers_that_tell_no_load(reply, kind):
     assert "example.test" not in str([request.target for request in server.requests])
 
 
+@pytest.mark.parametrize(
+    ("name", "reply", "said"),
+    [
+        (
+            "vllm",
+            answer(b"sglang:num_running_reqs 1\n"),
+            "the page has those of engine sglang: is the endpoint's engine",
+        ),
+        ("sglang", answer(b"", status=404), "(sglang needs --enable-metrics)"),
+        ("llamacpp", answer(b"{}", status=501, content_type="application/json"), "(llamacpp needs --metrics)"),
+        (
+            "tgi",
+            answer(b""),
+            "the page is empty; engines that write metrics as they come do so until the first request",
+        ),
+    ],
+    ids=["other engine", "not enabled", "not implemented", "no request yet"],
+)
+async def test_a_page_that_tells_no_load_is_explained_once_and_counted(name, reply, said, caplog):
+    sink = RecordingSink()
+    async with serving(engine(lambda _: reply)) as server, polling(sink, server.spec(engine=name)) as source:
+        await until(lambda: len(sink.unreachable) >= 4)
+    lines = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert sum(source.stats.errors.values()) >= 4
+    assert set(source.stats.errors) <= {"no_families", "not_found"}
+
+
+def adapter_page(combinations: int, request=None, generated: int = 5) -> bytes:
+    """A page with so many series of adapters, of which the first is the newest."""
+    text = f"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:generation_tokens_total {generated}\n"
+    if request is None or "lora_requests_info" in request.target:
+        text += "".join(
+            f'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="ad-{number}",waiting_lora_adapters=""}} '
+            f"{1_790_000_000 - number}\n"
+            for number in range(combinations)
+        )
+    return text.encode()
+
+
+async def test_adapters_are_asked_for_rarely_once_they_have_many_series():
+    sink = RecordingSink()
+    made = [10]
+    async with (
+        serving(engine(lambda request: answer(adapter_page(made[0], request)))) as server,
+        polling(sink, server.spec()) as source,
+    ):
+        await until(lambda: len(sink.samples) >= 4)
+        few = len(server.requests)
+        made[0] = 500
+        await until(lambda: "many_series" in source.stats.remarks)
+        many, samples = len(server.requests), len(sink.samples)
+        await until(lambda: len(server.requests) >= many + 20)
+    assert all("lora_requests_info" in one.target for one in server.requests[:few] if "name[]" in one.target)
+    later = [one.target for one in server.requests[many:] if "name[]" in one.target]
+    with_adapters = [target for target in later if "lora_requests_info" in target]
+    assert 0 < len(with_adapters) < len(later) / 2
+    assert all("time_to_first_token" in target for target in with_adapters), "with all that is asked for rarely"
+    assert {sample.active_adapters for _, sample in sink.samples[samples:]} == {None, ("ad-0",)}
+    assert {sample.running for _, sample in sink.samples} == {3.0}
+    assert source.stats.remarks["many_series"] == 1
+    assert not source.stats.errors
+
+
+async def test_a_page_too_large_for_its_adapters_still_tells_its_load(caplog):
+    sink = RecordingSink()
+    made, generated = [5_000], [5]
+
+    def metrics(request):
+        return answer(adapter_page(made[0], request, generated[0]))
+
+    async with serving(engine(metrics)) as server, polling(sink, server.spec()) as source:
+        await until(lambda: len(sink.samples) >= 4)
+        assert source.stats.remarks == {"too_many_series": 1, "missing_family": source.stats.remarks["missing_family"]}
+        assert {sample.active_adapters for _, sample in sink.samples} == {()}
+        assert {sample.waiting for _, sample in sink.samples} == {1.0}
+        made[0], generated[0] = 3, 1
+        await until(lambda: sink.restarts)
+        await until(lambda: sink.samples[-1][1].active_adapters == ("ad-0",))
+    assert not sink.unreachable
+    assert not source.stats.errors
+    assert sum("until it restarts" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_an_answer_that_is_too_large_for_another_reason_costs_no_adapters():
+    sink = RecordingSink()
+    mad = [True]
+
+    def metrics(request):
+        return answer(b"x" * 300_000 if mad else adapter_page(3, request))
+
+    async with serving(engine(metrics)) as server, polling(sink, server.spec()) as source:
+        await until(lambda: len(sink.unreachable) >= 3)
+        mad.clear()
+        await until(lambda: sink.samples)
+    assert sink.samples[0][1].active_adapters == ("ad-0",)
+    assert "too_many_series" not in source.stats.remarks
+
+
 async def test_nothing_listens():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -16,6 +16,7 @@ from poolpilot_picker.flow.control import FlowControl
 from poolpilot_picker.flow.flow_settings import FlowSettings
 from poolpilot_picker.flow.holding import Ticket
 from poolpilot_picker.flow.outcome import Outcome
+from poolpilot_picker.flow.room import RoomSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,9 +40,9 @@ class Waiting:
         raise AssertionError("choosing failed")
 
 
-def holding(pool: Pool) -> FlowControl:
-    """Its flow control, as it is when nothing is configured."""
-    flow = FlowControl(pool, FlowSettings())
+def holding(pool: Pool, room: RoomSettings | None = None) -> FlowControl:
+    """Its flow control, as it is when nothing else is configured."""
+    flow = FlowControl(pool, FlowSettings(room=room or RoomSettings()))
     pool.flow = flow
     return flow
 
@@ -143,7 +144,7 @@ def test_without_endpoints_everything_is_a_number() -> None:
 def test_a_queue_is_told_with_its_wait() -> None:
     pool = make_pool(1)
     feed_all(pool, START)
-    flow, client = holding(pool), Waiting()
+    flow, client = holding(pool, RoomSettings(start_within_ms=250.0)), Waiting()
     now = START
     tickets = [one for one in (flow.submit(request(8_000), client, now) for _ in range(40)) if isinstance(one, Ticket)]
     assert tickets

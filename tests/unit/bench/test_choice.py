@@ -13,6 +13,7 @@ from poolpilot_lab.bench.cost.command import main
 from poolpilot_lab.bench.cost.duration import expected_s
 from poolpilot_lab.bench.cost.gateway import BodyMode
 from poolpilot_lab.bench.cost.pickers import Scrape
+from poolpilot_lab.bench.cost.play import in_order
 
 
 def choice(*cases: str, pickers: tuple[str, ...] = ("poolpilot", "gie-epp"), quick: bool = False) -> Choice:
@@ -95,6 +96,25 @@ def test_several_workers_are_compared_with_one_that_has_all_and_one_that_has_a_s
     assert everything.load is not None and share.load is not None
     assert (everything.load.concurrency, share.load.concurrency) == (16, 8)
     assert len(trials(replace(several, pickers=("gie-epp",)))) == 1
+
+
+def test_several_workers_are_compared_in_an_open_loop_too() -> None:
+    """At a rate that Go's need not bear, and that needs no Envoy alone to compare with."""
+    plan = trials(replace(choice("latency"), workers=2))
+    assert [trial.load.rate for trial in plan if trial.load is not None] == [1.0, 500.0, 2_000.0]
+    assert {one.workers for one in plan[1].contestants if one.picker == "poolpilot"} == {1, 2}
+    assert {(one.picker, one.workers) for one in plan[2].contestants} == {("poolpilot", 1), ("poolpilot", 2)}
+    assert len(trials(choice("latency"))) == 2
+
+
+def test_contestants_take_turns_at_being_first_and_behind_another() -> None:
+    for who in (["one", "two"], ["one", "two", "three", "four"]):
+        orders = [in_order(who, run) for run in range(1, 2 * len(who) + 1)]
+        assert all(sorted(order) == sorted(who) for order in orders)
+        assert {order[0] for order in orders} == set(who)
+        before = [order.index("one") < order.index("two") for order in orders]
+        assert before.count(True) == before.count(False)
+    assert in_order([], 3) == []
 
 
 def test_idle_also_has_our_own_scraping() -> None:

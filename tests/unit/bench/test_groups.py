@@ -100,6 +100,10 @@ def test_several_workers_compare_with_one() -> None:
     assert kept(row(), row(workers=2, cpu_us_per_request=45.0)) == {
         "short, 16 at once, CPU ÷ one worker's": (pytest.approx(1.125), False)
     }
+    buffered = {"body_mode": "buffered", "cpu_us_per_request": 20.0}
+    assert kept(row(**buffered), row(workers=2, **buffered)) == {
+        "short, 16 at once, buffered, CPU ÷ one worker's": (1.0, True)
+    }
 
 
 def test_replies_have_bars_too() -> None:

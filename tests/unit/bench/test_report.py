@@ -41,8 +41,27 @@ def test_several_workers_are_beside_one_with_all_requests_and_one_with_a_share()
     two = row(workers=2, cpu_us_per_request=60.0, envoy_cpu_us_per_request=88.0)
     page = report([row(), two, row(concurrency=8, cpu_us_per_request=48.0)], CONTEXT)
     [_, section] = page.split("## Several workers")
-    assert line(section.partition("## ")[0], "poolpilot wire 2 workers")[-3:] == ["1.500", "1.100", "1.250"]
+    found = line(section.partition("## ")[0], "short, 16 at once | poolpilot wire 2 workers")
+    assert found[3:] == ["40.0", "60.0", "1.500 (1.50 to 1.50)", "1.500", "1.100", "1.250"]
     assert "## Several workers" not in report([row()], CONTEXT)
+
+
+def test_several_workers_are_compared_run_by_run_and_in_an_open_loop_too() -> None:
+    costs = {1: (40.0, 44.0), 2: (80.0, 84.0), 3: (60.0, 75.0)}
+    rows = [
+        row(run=run, workers=workers, cpu_us_per_request=cost, case=case, concurrency=None, rps=rate)
+        for case, rate in (("latency", 498.0), ("latency", 2_020.0), ("latency", 1.1))
+        for run, both in costs.items()
+        for workers, cost in zip((1, 2), both, strict=True)
+    ]
+    [_, section] = report(rows, CONTEXT).split("## Several workers")
+    several, _, rest = section.partition("\n## ")
+    bars = rest.partition("## Bars")[2]
+    for rate in ("500", "2,000"):
+        found = line(several, f"latency, {rate}/s | poolpilot wire 2 workers")
+        assert found[5:] == ["1.100 (1.05 to 1.25)", "1.250", "1.000", "–"]
+        assert line(bars, f"latency, {rate}/s, CPU ÷ one worker's")[-1] == "**no**"
+    assert "1/s |" not in several and "latency, 1/s" not in bars, "a handful of requests says nothing"
 
 
 def test_only_what_was_measured_has_a_section() -> None:

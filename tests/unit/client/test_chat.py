@@ -31,6 +31,12 @@ def test_an_engine_that_does_not_tell_cached_tokens() -> None:
     assert read_completion(answer(completion_events(1, cached_tokens=None)), 1).cached_tokens is None
 
 
+def test_where_the_engine_decides_any_length_is_right() -> None:
+    assert read_completion(answer(completion_events(4)), 0).output_tokens == 4
+    assert "x-engine-output-tokens" not in chat_headers(Turn("?", 0.0, 0, None))
+    assert chat_headers(Turn("?", 0.0, 3, None))["x-engine-output-tokens"] == "3"
+
+
 @given(st.lists(st.integers(0, 900), max_size=12))
 def test_any_split_of_the_bytes_reads_the_same(cuts: list[int]) -> None:
     whole = b"".join(completion_events(5))

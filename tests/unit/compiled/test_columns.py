@@ -93,8 +93,10 @@ def view_of(table, rng, *, adapter="", pickers=1, **asked):
 parameters = st.builds(
     CostParameters,
     own_decode_weight=st.floats(0.0, 1.0),
+    decode_horizon=st.floats(1.0, 1e6),
     others_weight=st.floats(0.0, 1.0),
     fleet_share=st.floats(0.0, 1.0),
+    hit_wait_weight=st.sampled_from((0.0, 1.0, 9.0, math.inf)),
     slow_start_ms=st.sampled_from((0.0, 300.0, 1e9)),
     use_wait=st.booleans(),
     use_cache=st.booleans(),
@@ -253,6 +255,10 @@ def test_keeps_the_account_as_the_reference_does(booked, rng):
         np.testing.assert_array_equal(*blocks)
         assert [both[0].batch(at, now) for at in range(3)] == [both[1].batch(at, now) for at in range(3)]
         assert [both[0].crowd(at) for at in range(3)] == [both[1].crowd(at) for at in range(3)]
+        for growth in (0.0, 0.5):
+            assert [both[0].step(at, growth) for at in range(3)] == [both[1].step(at, growth) for at in range(3)]
+        limits = now + rng.choice((0.0, 1e3, 1e9)), rng.choice((0.0, 1e9)), rng.choice((0.0, 1e12)), 0.9, 0.95
+        assert both[0].ample(*limits) == both[1].ample(*limits)
         for columns in both:
             # Each with its own clock, then with the other's kind.
             columns.advance(slot, now, clocks[columns][0])
@@ -319,8 +325,10 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
         columns.leave(slot, *[rng.choice(odd) for _ in range(5)], True)
         columns.batch(slot, NOW)
         columns.crowd(slot)
+        columns.step(slot, rng.choice(odd))
         columns.advance(slot, rng.choice(odd), clock)
     columns.all_hold(rng.choice(odd))
+    columns.ample(*[rng.choice(odd) for _ in range(5)])
 
 
 def arguments(slots=3, **changed):
@@ -401,6 +409,32 @@ def test_the_smallest_cache_decides_whether_all_hold_a_prompt(kind):
     assert columns.all_hold(500.0) and not columns.all_hold(501.0) and kind(block, 0).all_hold(1e12)
 
 
+@pytest.mark.parametrize("kind", [ReferenceColumns, CORE.columns])
+@pytest.mark.parametrize(
+    ("row", "most"),
+    [
+        ("free_at_ms", 1_100.0),
+        ("inflight", 43.0),
+        ("foreign", 43.0),
+        ("expected_tokens", 350.0),
+        ("new_kv_tokens", 700.0),
+        ("other_kv_tokens", 700.0),
+    ],
+)
+def test_there_is_ample_room_until_one_slot_comes_near_a_bound(kind, row, most):
+    block = new_block(3)
+    block[ROWS.index("max_sequences"), :3], block[ROWS.index("kv_tokens"), :3] = 100.0, 1_000.0
+    columns, limits = kind(block, 2), (1_100.0, 4.0, 20.0, 0.9, 0.8)
+    block[ROWS.index(row), :3] = 0.0, 2.0 * most, 1e12
+    assert columns.ample(*limits), "where nothing is ours, nothing has to wait"
+    block[ROWS.index("requests"), 0] = 1.0
+    assert not columns.ample(*limits)
+    block[ROWS.index(row), 1] = most
+    assert columns.ample(*limits), "the third slot is none"
+    block[ROWS.index(row), 1] = most + 1e-6
+    assert not columns.ample(*limits)
+
+
 @pytest.mark.parametrize("mask", [mask2, floats3, np.zeros(6, dtype=np.bool_)[::2], None])
 def test_a_mask_that_does_not_fit_is_refused(mask):
     cost = CORE.cost(CostParameters()).price(**arguments())
@@ -430,6 +464,7 @@ def test_a_slot_that_is_not_there_is_refused(slot):
         lambda: columns.batch(slot, NOW),
         lambda: columns.advance(slot, NOW, CORE.clock(GENERIC)),
         lambda: columns.crowd(slot),
+        lambda: columns.step(slot, 0.5),
         lambda: cost.forecast(slot),
     ):
         with pytest.raises(IndexError):

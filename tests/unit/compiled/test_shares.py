@@ -25,14 +25,13 @@ class Side:
         self.blocks = [new_block(SLOTS) for _ in range(3)]
         sums, own, other = (columns(block, SLOTS) for block in self.blocks)
         self.epoch = np.zeros(8, np.uint64)
-        self.recent = np.zeros(SLOTS * 3 * BUCKETS)
+        self.recent, self.others = np.zeros(SLOTS * 3 * BUCKETS), np.zeros(SLOTS * 3 * BUCKETS)
         self.calls = []
         self.columns = own
         self.table = SimpleNamespace(
             columns=sums,
             account=SimpleNamespace(free_at_ms=self.blocks[1][FREE_AT]),
             free_at_ms=self.blocks[0][FREE_AT],
-            generation=0,
         )
         self.accounts = [own, other]
         self.shares = kind(self.epoch.data, self.recent.data, BUCKETS, BUCKET_MS, self.look_around, self.hear)
@@ -40,7 +39,7 @@ class Side:
 
     def look_around(self):
         self.calls.append("look around")
-        self.shares.follow(self.table, self.accounts)
+        self.shares.follow(self.table, self.accounts, [self.others.data, self.others.data])
 
     def hear(self, now):
         self.calls.append(now)
@@ -56,6 +55,8 @@ STEPS = st.one_of(
     st.tuples(st.just("booked"), SLOT, AMOUNT),
     st.tuples(st.just("released"), SLOT, AMOUNT),
     st.tuples(st.just("write"), st.integers(1, 2), st.integers(0, LEDGER_ROWS - 1), SLOT, AMOUNT),
+    st.tuples(st.sampled_from(["booked_since", "released_since"]), SLOT),
+    st.tuples(st.just("remember"), st.integers(0, SLOTS * BUCKETS - 1), st.sampled_from([0.0, 100.0, 1_000.0]), AMOUNT),
     st.tuples(st.just("come or go")),
     st.tuples(st.just("change")),
 )
@@ -71,13 +72,17 @@ def test_both_do_the_same(steps):
             if what == "write":
                 block, row, slot, amount = told
                 side.blocks[block][row, slot] = amount
+            elif what == "remember":
+                place, ago, amount = told
+                cells = side.others.reshape(SLOTS, 3, BUCKETS)
+                cells[place // BUCKETS, :, place % BUCKETS] = (now - ago) // BUCKET_MS, amount, 2.0 * amount
             elif what == "come or go":
                 side.epoch[0] += 1
             elif what == "change":
-                side.table.generation += 1
+                side.shares.resized()
             else:
-                times = [now] if what in ("catch_up", "booked", "released") else []
-                getattr(side.shares, what)(*told, *times)
+                times = [] if what in ("sum_up", "sum_up_slot") else [now - 150.0 if "since" in what else now]
+                side.calls.append(getattr(side.shares, what)(*told, *times))
         mine, theirs = sides
         assert mine.calls == theirs.calls
         assert mine.recent.tolist() == theirs.recent.tolist()
@@ -85,12 +90,26 @@ def test_both_do_the_same(steps):
             assert np.array_equal(block[:, :SLOTS], reference[:, :SLOTS], equal_nan=True)
 
 
+@pytest.mark.parametrize("kind", [CORE.shares, ReferenceShares])
+def test_what_others_did_since_a_time_is_told_by_whole_buckets(kind):
+    """Of what they booked too little rather than too much, of what ended too much rather than too little."""
+    side = Side(kind, CORE.columns)
+    cells = side.others.reshape(SLOTS, 3, BUCKETS)
+    for place, stamp in enumerate((49_999, 50_000, 50_001)):
+        cells[1, :, place] = stamp, 10.0**place, 5.0 * 10.0**place
+    assert side.shares.released_since(1, 5_000_050.0) == 2 * (10.0 + 100.0), "both others"
+    assert side.shares.booked_since(1, 5_000_050.0) == 2 * 500.0
+    assert side.shares.released_since(0, 5_000_050.0) == side.shares.booked_since(2, 0.0) == 0.0
+
+
 @pytest.mark.parametrize("slot", [-1, SLOTS, 1 << 40])
-@pytest.mark.parametrize("what", ["sum_up_slot", "booked", "released"])
+@pytest.mark.parametrize("what", ["sum_up_slot", "booked", "released", "booked_since", "released_since"])
 def test_a_slot_that_is_not_there_is_refused(what, slot):
     side = Side(CORE.shares, CORE.columns)
     with pytest.raises(IndexError, match="slot"):
-        getattr(side.shares, what)(slot, *([] if what == "sum_up_slot" else [1.0, 5_000.0]))
+        getattr(side.shares, what)(
+            slot, *([] if what == "sum_up_slot" else [1.0] if "since" in what else [1.0, 5_000.0])
+        )
     assert not side.recent.any()
 
 
@@ -101,6 +120,6 @@ def test_what_fails_while_hearing_is_told():
         raise RuntimeError("a fault")
 
     shares = CORE.shares(side.epoch.data, side.recent.data, BUCKETS, BUCKET_MS, side.look_around, broken)
-    shares.follow(side.table, side.accounts)
+    shares.follow(side.table, side.accounts, [])
     with pytest.raises(RuntimeError, match="a fault"):
         shares.catch_up(0.0)

@@ -12,6 +12,7 @@ from poolpilot_picker.config.flow_section import BandPlan, FlowPlan
 from poolpilot_picker.config.load import LoadedConfig, load
 from poolpilot_picker.config.render import render_config
 from poolpilot_picker.config_use import exchange_settings, flow_settings
+from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.flow.admission import LatencySloAdmitter, ProbabilisticAdmitter
 from poolpilot_picker.flow.saturation import ConcurrencyDetector, UtilizationDetector
 from poolpilot_picker.requests import PoolRules
@@ -46,6 +47,7 @@ poolpilot:
     priorities: {batch: -1}
     endpointRequests: 64
     sheddable: drop
+    sheddableShare: 0.3
     defaultTenant: {tokens: 1000, activeSequences: 3, weight: 2}
     tenants: {gold: {weight: 6}}
 """
@@ -101,8 +103,19 @@ def test_everything_reaches_flow_control():
     kinds = [type(one) for one in settings.admitters]
     assert kinds == [ProbabilisticAdmitter, LatencySloAdmitter]
     assert settings.drop_sheddable and settings.room.max_requests == 64
+    assert settings.room.sheddable_share == 0.3
     assert settings.default_tenant.tokens == 1_000.0 and settings.tenants["gold"].tokens is None
     assert queue.weights == {"gold": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("share", "found"), [("0", "the number 0"), ("1.01", "the number 1.01"), ("x", 'the text "x"')]
+)
+def test_a_sheddable_share_that_is_none_is_refused_by_name_and_value(share: str, found: str):
+    with pytest.raises(ConfigurationError) as caught:
+        load(HEAD + f"poolpilot: {{flowControl: {{sheddableShare: {share}}}}}", default_registry(), "f.yaml")
+    [problem] = caught.value.problems
+    assert problem.endswith(f"poolpilot.flowControl.sheddableShare: expected a number > 0 and ≤ 1, found {found}")
 
 
 def test_pickers_that_do_not_share_a_queue_divide_its_limits():

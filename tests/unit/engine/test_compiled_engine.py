@@ -9,7 +9,8 @@ import pytest
 
 from engine_runs import PROFILE, keys
 from poolpilot_lab.engine import compiled
-from poolpilot_lab.engine.model import Accelerator, EngineSettings, Variation
+from poolpilot_lab.engine.model import EngineSettings, Variation
+from poolpilot_lab.engine.model.accelerator import Accelerator
 from poolpilot_lab.engine.model.flight import Outcome
 from poolpilot_lab.engine.model.kv_cache import BlockCache
 from poolpilot_lab.engine.model.scheduler import Engine
@@ -20,7 +21,7 @@ CORE = compiled.load()
 FIELDS = [name for name in Sequence.__slots__ if name not in ("tag", "block_hashes")]
 
 
-def play(make_engine: Any, make_sequence: Any, seed: int) -> list[object]:
+def play(make_engine: Any, make_sequence: Any, seed: int, make_accelerator: Any = Accelerator) -> list[object]:
     """A script of arrivals, aborts, adapter loads and partial settling on an engine that is too small: what it told."""
     rng = random.Random(seed)
     settings = EngineSettings(
@@ -33,7 +34,8 @@ def play(make_engine: Any, make_sequence: Any, seed: int) -> list[object]:
         lora_load_ms=7.0,
     )
     variation = Variation(sigma=0.2, step_noise=0.1, stall_every_ms=400.0, stall_ms=20.0)
-    engine = make_engine(settings, Accelerator(PROFILE, variation, seed))
+    engine = make_engine(settings, make_accelerator(PROFILE, variation, seed))
+    engine.tells_tokens = seed % 4 > 0
     now, told, sequences = 0.0, [], []
     for _ in range(400):
         action = rng.random()
@@ -58,6 +60,7 @@ def play(make_engine: Any, make_sequence: Any, seed: int) -> list[object]:
                 outcome = engine.settle(now)
                 told.append([(sequences.index(one), count) for one, count in outcome.tokens])
                 told += [[sequences.index(one) for one in part] for part in (outcome.first_tokens, outcome.finished)]
+                told.append(engine.adapters_told())
                 told.append([sequences.index(one) for one in outcome.preempted])
         told.append((engine.in_flight, engine.kv_usage(), engine.blocks.kept, engine.blocks.evictions))
     told.append([[getattr(sequence, name) for name in FIELDS] for sequence in sequences])
@@ -69,11 +72,13 @@ def play(make_engine: Any, make_sequence: Any, seed: int) -> list[object]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_same_script_has_the_same_end(seed: int) -> None:
-    assert play(CORE.Engine, CORE.Sequence, seed) == play(Engine, Sequence, seed)
+    reference = play(Engine, Sequence, seed)
+    assert play(CORE.Engine, CORE.Sequence, seed, CORE.Accelerator) == reference
+    assert seed > 3 or play(CORE.Engine, CORE.Sequence, seed) == reference
 
 
 def test_the_same_names_are_there() -> None:
-    for reference in (Engine, Sequence, BlockCache, Histogram, Outcome):
+    for reference in (Engine, Sequence, BlockCache, Histogram, Outcome, Accelerator):
         made = getattr(CORE, reference.__name__)
         public = {name for name in dir(reference) if not name.startswith("_")} | {
             name for name in getattr(reference, "__slots__", ()) if not name.startswith("_")

@@ -32,6 +32,23 @@ def test_out_writes_a_file_and_nothing_to_the_terminal(tmp_path: Path, capsys: p
     assert hosts == ["10.0.0.1", "10.0.0.2", "::1"]
 
 
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("[::]:80", {"address": "::", "port_value": 80, "ipv4_compat": True}),
+        ("[::1]:80", {"address": "::1", "port_value": 80}),
+        ("0.0.0.0:80", {"address": "0.0.0.0", "port_value": 80}),
+    ],
+)
+def test_all_addresses_are_those_of_both_families(
+    given: str, address: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By itself Envoy takes no IPv4 on `::`."""
+    assert main(["--listen", given]) == 0
+    [listener] = yaml.safe_load(capsys.readouterr().out)["static_resources"]["listeners"]
+    assert listener["address"]["socket_address"] == address
+
+
 def test_each_worker_of_a_picker_is_a_host(capsys: pytest.CaptureFixture[str]) -> None:
     """Envoy opens one connection to a host and sends it all streams: a port that workers share would serve one."""
     assert main(["--picker", "10.0.0.1:9002,[::1]:7000", "--picker-workers", "3"]) == 0

@@ -120,6 +120,19 @@ def test_no_small_limits_anywhere() -> None:
         assert threshold["max_retries"] >= 1000, name
 
 
+def test_retries_are_a_share_of_what_is_active() -> None:
+    for percent, budget in ((50.0, {"budget_percent": {"value": 50.0}, "min_retry_concurrency": 100}), (0.0, None)):
+        config = bootstrap(EnvoySettings(retry_budget_percent=percent))
+        [threshold] = clusters(config)["pool"]["circuit_breakers"]["thresholds"]
+        assert threshold.get("retry_budget") == budget
+        [threshold] = clusters(config)["picker"]["circuit_breakers"]["thresholds"]
+        assert "retry_budget" not in threshold
+
+
+def test_the_picker_may_forbid_retries_and_change_no_other_headers_of_envoy_than_that_takes() -> None:
+    assert ext_proc(bootstrap(EnvoySettings()))["mutation_rules"] == {"allow_envoy": True}
+
+
 def test_times_and_sizes_land_where_they_belong() -> None:
     config = bootstrap(
         EnvoySettings(
@@ -254,6 +267,7 @@ def test_pod_protocols() -> None:
         ({"message_timeout_s": float("nan")}, "message-timeout"),
         ({"message_timeout_s": 10, "max_message_timeout_s": 5}, "max-message-timeout"),
         ({"retries": -1}, "retries"),
+        ({"retry_budget_percent": 101.0}, "retry-budget: 101 must be between 0 and 100"),
         ({"max_body_bytes": 10}, "max-body-bytes"),
         ({"max_streams": 0}, "max-streams"),
         ({"route_timeout_s": float("inf")}, "route-timeout"),

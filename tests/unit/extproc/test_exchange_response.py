@@ -341,11 +341,12 @@ def test_a_held_response_tells_nothing_of_times(response_mode: BodyMode) -> None
     assert desk.learned() == {"lengths": 1, "token_scale": 1}
 
 
-def test_without_usage_events_count_as_tokens() -> None:
+@pytest.mark.parametrize("usage", [b"", b'data: {"usage":{"prompt_tokens":0,"completion_tokens":0}}\n\n'])
+def test_without_usage_events_count_as_tokens(usage: bytes) -> None:
     desk = placed(observe=True)
     desk.answer(content_type="text/event-stream")
     for _ in range(4):
-        desk.answer_body(WORD)
+        desk.answer_body(WORD + usage)
     desk.answer_body(DONE, end=True)
     desk.close()
     assert desk.value("llm_d_epp_request_output_tokens_sum", summed=True) == 4

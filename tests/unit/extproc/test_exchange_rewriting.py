@@ -143,6 +143,27 @@ def test_an_answer_that_is_no_text_passes(fields: dict[str, str]) -> None:
     assert plain(one.answer(**fields))
 
 
+@pytest.mark.parametrize(("model", "asked"), [("m", "identity"), ("other", None)])
+def test_an_answer_that_must_be_read_is_asked_for_uncompressed(model: str, asked: str | None) -> None:
+    one = desk(DUPLEX, DUPLEX)
+    one.headers(accept_encoding="gzip, br")
+    [headers, *_] = one.body(chat(model=model))
+    assert isinstance(headers, HeadersReply)
+    assert set_headers(headers.mutation).get("accept-encoding") == asked
+    one = desk(BUFFERED, NONE)
+    one.headers(accept_encoding="gzip, br")
+    [reply] = one.body(chat(model=model))
+    assert isinstance(reply, BodyReply)
+    assert set_headers(reply.mutation).get("accept-encoding") == asked
+
+
+def test_an_answer_that_says_it_is_not_compressed_is_read() -> None:
+    one = desk(DUPLEX, DUPLEX)
+    placed(one)
+    one.answer(content_encoding="identity")
+    assert joined(one.answer_body(EVENT, end=True), request=False) == (BACK, True)
+
+
 def test_where_the_body_cannot_be_had_it_is_counted() -> None:
     one = desk(DUPLEX, NONE)
     placed(one)

@@ -12,8 +12,9 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 from exchange_desk import BUFFERED, NONE, Desk
-from poolpilot_picker.extproc.grpc_transport import GrpcTransport
+from poolpilot_picker.extproc.grpc_transport import GrpcTransport, _Stream
 from poolpilot_picker.extproc.listener import ListenerSettings
+from poolpilot_picker.extproc.replies import BodyReply, PatienceReply, TrailersReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,3 +154,39 @@ async def test_a_fault_is_an_error_and_said_once(caplog: pytest.LogCaptureFixtur
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert bench.desk.outcomes() == {"aborted": 3}
     assert bench.desk.in_flight() == {}
+
+
+class SlowContext(Context):
+    """Writes take their time, and may not overlap."""
+
+    def __init__(self) -> None:
+        super().__init__(then=eof)
+        self.free = asyncio.Event()
+        self.writing = False
+
+    async def write(self, message: ext_proc.ProcessingResponse) -> None:
+        assert not self.writing, "a call takes one write at a time"
+        self.writing = True
+        await self.free.wait()
+        self.writing = False
+        self.written.append(message)
+
+
+async def test_what_is_said_while_an_answer_is_being_written_comes_behind_it() -> None:
+    """A request is dispatched while the data plane is still asked for patience."""
+    context, desk = SlowContext(), Desk(BUFFERED, NONE)
+    task = asyncio.current_task()
+    assert task is not None
+    stream = _Stream(desk.exchange, task, context)  # type: ignore[arg-type]
+    answering = asyncio.create_task(stream.answer([PatienceReply(milliseconds=1_000)]))
+    await asyncio.sleep(0)
+    assert context.writing
+    stream.say([BodyReply(request=True)])
+    stream.say([TrailersReply(request=True)])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    context.free.set()
+    await answering
+    await stream.answer([TrailersReply(request=False)])
+    kinds = [message.WhichOneof("response") for message in context.written]
+    assert kinds == [None, "request_body", "request_trailers", "response_trailers"]

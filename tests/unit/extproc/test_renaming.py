@@ -98,6 +98,9 @@ def test_little_is_held_back_and_nothing_lost() -> None:
         ({}, True),
         ({"content-type": "audio/mpeg"}, False),
         ({"content-type": "application/json", "content-encoding": "gzip"}, False),
+        ({"content-type": "application/json", "content-encoding": b"gzip"}, False),
+        ({"content-type": "application/json", "content-encoding": "Identity"}, True),
+        ({"content-type": "application/json", "content-encoding": b"identity"}, True),
     ],
 )
 def test_which_answers(headers: dict[str, str | bytes], can: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from exchange_desk import NONE, PARTIAL, Desk, chat, joined, message_of, picked, refused
@@ -14,6 +15,8 @@ from poolpilot_picker.flow.control import FlowControl
 from poolpilot_picker.flow.flow_settings import FlowSettings
 from poolpilot_picker.flow.queue import QueueSettings
 from poolpilot_picker.flow.room import RoomSettings
+from poolpilot_picker.flow.tenants import TenantLimits
+from poolpilot_picker.requests import ModelTargets, PoolRules
 from poolpilot_picker.requests.headers import DROPPED_REASON, RETRY_AFTER
 
 ADDRESS = "10.0.0.1:8000"
@@ -228,3 +231,56 @@ def test_a_receipt_tells_how_long_and_for_what_a_request_has_waited():
     [receipt] = stage.desk.pool.receipts.newest(1)
     assert receipt.queued_ms == 250.0
     assert receipt.queued_for == "no endpoint has room: requests"
+
+
+@pytest.mark.parametrize("mode", [PARTIAL, None])
+def test_a_limit_on_the_output_is_put_into_the_body(mode: int | None):
+    """With the model of a rule beside it, and when the request has waited."""
+    rules = PoolRules(priorities={}, exact={"m": ModelTargets("canary", [("target", 1)])})
+    stage = Waiting(mode, ExchangeSettings(rules=rules))
+    stage.flow.tenants.replace(TenantLimits(max_tokens=50, clamp=True), {})
+    stage.desk.headers(content_length=str(len(chat(max_tokens=99))))
+    stage.desk.body(chat(max_tokens=99))
+    stage.free()
+    wanted = chat(model="target", max_tokens=50)
+    [first, *rest] = stage.said
+    sent = first.body if isinstance(first, BodyReply) else joined(rest, request=True)[0]
+    assert sent == wanted
+    assert ("content-length", str(len(wanted))) in first.mutation.set_headers  # type: ignore[union-attr]
+
+
+def test_a_limit_alone_lets_the_answer_pass_unread():
+    desk = Desk(None)
+    desk.pool.flow = FlowControl(desk.pool, FlowSettings(default_tenant=TenantLimits(max_tokens=50, clamp=True)))
+    desk.headers()
+    desk.exchange.outlet = Waiting()
+    [_, *rest] = desk.body(chat())
+    assert msgspec.json.decode(joined(rest, request=True)[0])["max_tokens"] == 50
+    desk.answer()
+    assert desk.exchange.passing
+
+
+@pytest.mark.parametrize("mode", [PARTIAL, None])
+def test_bodies_that_wait_count_until_they_go_and_beyond_the_budget_nobody_begins_to_wait(mode: int | None):
+    # In full duplex a body is held before it is known that it must wait.
+    bodies = HeldBodies(2 * len(chat()) + (mode is None))
+    stage = Waiting(mode, ExchangeSettings(bodies=bodies))
+    stage.flow.bodies = bodies
+    first, second = stage.desk.exchange, None
+    for size in (1, 2):
+        stage.desk.headers()
+        stage.desk.body(chat())
+        assert bodies.bytes == size * len(chat())
+        second = stage.desk.exchange
+        stage.renew()
+    stage.desk.headers()
+    no = refused(stage.desk.body(chat()))
+    assert (no.status, dict(no.set_headers)[DROPPED_REASON]) == (429, "rejected-saturated")
+    assert bodies.bytes == 2 * len(chat())
+    assert second is not None
+    second.closed(now=stage.desk.now)
+    assert bodies.bytes == len(chat())
+    stage.free()
+    assert bodies.bytes == 0
+    first.closed(now=stage.desk.now)
+    stage.desk.settled()

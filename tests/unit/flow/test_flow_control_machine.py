@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from exchange_desk import Chosen, spec_of
 from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
@@ -18,8 +19,9 @@ from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Placement, Pool, PoolSettings
 from poolpilot_picker.flow.queue import BandSettings, QueueSettings
 from poolpilot_picker.flow.retries import RetrySettings
-from poolpilot_picker.flow.room import RoomSettings
+from poolpilot_picker.flow.room import OTHERS_MS, RoomSettings
 from poolpilot_picker.flow.tenants import TenantLimits
+from poolpilot_picker.learning.breaker import EjectionSettings
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
 
 ADDRESSES = tuple(f"10.0.0.{number}:8000" for number in range(1, 5))
@@ -61,7 +63,9 @@ class FlowMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.pool = Pool("pool", Chosen(), random.Random(1), PoolSettings(receipt_share=0.0))
+        # Endpoints that fail would be left out: then room is left unused, rightly.
+        settings = PoolSettings(receipt_share=0.0, ejection=EjectionSettings(most_share=0.0))
+        self.pool = Pool("pool", Chosen(), random.Random(1), settings)
         self.pool.apply_endpoints([spec_of(address) for address in ADDRESSES[:2]])
         band = BandSettings(ageing_ms=100.0)
         self.flow = FlowControl(
@@ -75,11 +79,18 @@ class FlowMachine(RuleBasedStateMachine):
         )
         self.pool.flow = self.flow
         self.kicked = False
+        self.others_ms = -math.inf
+        """When a request that is not sheddable was placed last."""
         self.changed = 0.0
         """When the pool got its first endpoint, or lost its last."""
         self.flow.kick = self.kick
+        self.priorities: tuple[int, ...] = ()
         self.clients: list[Client] = []
         self.running: list[Client] = []
+
+    @initialize(priorities=st.sampled_from(((-1, 0, 4), (-1, 0, 4), (-1,))))
+    def begin(self, priorities: tuple[int, ...]) -> None:
+        self.priorities = priorities
 
     def kick(self) -> None:
         self.kicked = True
@@ -89,12 +100,15 @@ class FlowMachine(RuleBasedStateMachine):
         while self.kicked or self.flow.next_ms <= self.now:
             self.kicked = False
             self.flow.advance(self.now)
-        self.running += [one for one in self.clients if one.placement is not None]
+        begun = [one for one in self.clients if one.placement is not None]
+        if any(one.placement.request.priority >= 0 for one in begun if one.placement is not None):
+            self.others_ms = self.now
+        self.running += begun
         self.clients = [one for one in self.clients if one.waits]
 
     @rule(
         tenant=st.sampled_from(("a", "b", "limited")),
-        priority=st.sampled_from((-1, 0, 4)),
+        priority=st.integers(0, 2),
         tokens=st.sampled_from((10, 500, 20_000)),
         sequences=st.sampled_from((1, 1, 2)),
         subset=st.sampled_from((None, None, None, ADDRESSES[:1])),
@@ -107,7 +121,7 @@ class FlowMachine(RuleBasedStateMachine):
             model="m",
             target_model="m",
             tenant=fields["tenant"],
-            priority=fields["priority"],
+            priority=self.priorities[fields["priority"] % len(self.priorities)],
             prompt_tokens=fields["tokens"],
             body_bytes=fields["tokens"],
             sequences=fields["sequences"],
@@ -182,7 +196,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @invariant()
     def room_is_not_left_unused(self) -> None:
-        """Whoever waits finds every endpoint that it may use full, or is at a limit of its own, or stands behind one
+        """Whoever waits finds what it may use of every endpoint full, or is at a limit of its own, or stands behind one
         of its own tenant who is."""
         table = self.pool.table
         for client in self.clients:
@@ -191,7 +205,9 @@ class FlowMachine(RuleBasedStateMachine):
             assert client.ticket is not None
             request = client.ticket.request
             allowed = [one for one in table.wanted() if request.subset is None or one.address in request.subset]
-            full = all(table.requests[one.slot] >= EACH for one in allowed)
+            beside = request.priority < 0 and self.now - self.others_ms < OTHERS_MS
+            share = self.flow.room.settings.sheddable_share if beside else 1.0
+            full = all(table.requests[one.slot] >= max(1.0, math.floor(share * EACH)) for one in allowed)
             limited = client.tenant == "limited" and self.sequences("limited") + 2 > LIMITED
             assert full or limited, client.ticket.why
 
@@ -200,7 +216,7 @@ class FlowMachine(RuleBasedStateMachine):
         for tenant in ("a", "b", "limited"):
             assert self.flow.tenants.account(tenant, self.now).sequences == self.sequences(tenant)
         assert self.sequences("limited") <= LIMITED
-        assert 0.0 <= self.flow.budget.left <= 3.0
+        assert -30.0 <= self.flow.budget.left <= 3.0
         assert self.flow._backlog >= 0.0
         if not len(self.flow.queue):
             assert self.flow._backlog < 1e-6

@@ -12,6 +12,7 @@ from poolpilot_picker.flow.queue import QueueSettings
 from poolpilot_picker.flow.retries import RetrySettings
 from poolpilot_picker.flow.room import RoomSettings
 from poolpilot_picker.flow.tenants import TenantLimits
+from poolpilot_picker.requests.request import RequestKind
 
 
 def test_a_token_budget_refuses_and_says_when_to_come_again():
@@ -54,7 +55,48 @@ def test_a_ceiling_of_max_tokens():
     refused = refusal(stage, max_tokens=51)
     assert isinstance(refused, BadRequest) and refused.param == "max_tokens"
     assert refused.message == "max_tokens is 51; this tenant may ask for at most 50"
+    assert refusal(stage, unlimited=True).message == "max_tokens is unlimited; this tenant may ask for at most 50"
     assert stage.go(max_tokens=50).placement
+
+
+def test_who_waits_when_the_budget_is_spent_goes_on_waiting():
+    """A crowd that came while there were tokens overdraws them by one request, not by all."""
+    limits = {"spender": TenantLimits(tokens=1_000.0, window_ms=10_000.0)}
+    stage = Stage(ADDRESSES[:1], tenants=limits)
+    running = stage.go("spender", tokens=100, max_tokens=10)
+    crowd = [stage.go("spender", tokens=1_500, max_tokens=10) for _ in range(3)]
+    stage.finish(running, output=0.0, after=0.0)
+    stage.advance()
+    assert [one.placement is not None for one in crowd] == [True, False, False]
+    stage.finish(crowd[0], output=0.0, after=0.0)
+    other = stage.go("other")
+    stage.advance()
+    assert other.placement, "and holds up nobody else"
+    stage.finish(other, after=0.0)
+    stage.advance()
+    left = 1_000.0 - 100.0 - 1_500.0
+    assert stage.flow.next_ms == pytest.approx(stage.now + (1.0 - left) * 10.0)
+    stage.advance(stage.flow.next_ms - stage.now)
+    assert [one.placement is not None for one in crowd] == [True, True, False]
+
+
+def test_a_ceiling_that_lowers():
+    stage = Stage(default_tenant=TenantLimits(max_tokens=50, clamp=True), room=RoomSettings())
+
+    def asked(**fields: object) -> tuple[int | None, int | None]:
+        client = stage.go(**fields)  # type: ignore[arg-type]
+        assert client.placement is not None
+        return client.placement.request.max_tokens, client.placement.request.ceiling
+
+    assert asked(max_tokens=51) == (50, 50)
+    assert asked(max_tokens=50) == (50, None)
+    assert asked() == (50, 50), "a chat without a limit gets it"
+    refused = refusal(stage, max_tokens=51, complete=False)
+    assert refused.status == 400, "what cannot be rewritten is refused"
+    assert asked(complete=False) == (None, None)
+    assert asked(kind=RequestKind.COMPLETIONS) == (None, None), "its default is small"
+    assert asked(kind=RequestKind.COMPLETIONS, unlimited=True) == (50, 50)
+    assert stage.value("poolpilot_flow_control_clamped_total", inference_pool="pool") == 3.0
 
 
 def test_a_bully_waits_behind_what_it_was_served():
@@ -97,7 +139,26 @@ def test_fallbacks_are_named_while_the_budget_lasts():
     stage = Stage(room=RoomSettings(), retries=RetrySettings(share=0.5, burst=2.0))
     assert "," in stage.submit()[1].destination  # type: ignore[union-attr]
     stage.flow.retried(3)
-    stage.flow.retried(9)
     assert stage.flow.budget.left == 0.0
-    found = [stage.submit()[1].destination.count(",") for _ in range(4)]  # type: ignore[union-attr]
-    assert found == [0, 0, 1, 1]
+    placed = [stage.submit()[1] for _ in range(4)]
+    assert [one.destination.count(",") for one in placed] == [0, 0, 1, 1]  # type: ignore[union-attr]
+    assert [one.once for one in placed] == [True, True, False, False]  # type: ignore[union-attr]
+
+
+def test_what_was_retried_beyond_the_budget_is_owed_up_to_a_bound():
+    stage = Stage(room=RoomSettings(), retries=RetrySettings(share=0.5, burst=2.0))
+    for _ in range(20):
+        stage.flow.retried(3)
+    assert stage.flow.budget.left == -20.0
+    placed = [stage.submit()[1].once for _ in range(44)]  # type: ignore[union-attr]
+    assert placed == [True] * 42 + [False] * 2
+
+
+def test_retries_of_clients_take_from_the_budget():
+    stage = Stage(room=RoomSettings(), retries=RetrySettings(share=0.5, burst=2.0))
+    for _ in range(3):
+        stage.submit(client_retries=1)
+    assert stage.flow.budget.left < 1.0
+    assert stage.submit()[1].once  # type: ignore[union-attr]
+    name = "poolpilot_flow_control_client_retries_total"
+    assert stage.value(name, inference_pool="pool", sign="retry-count") == 3.0

@@ -114,3 +114,14 @@ def test_the_predicted_wait_is_the_queue_over_the_pace():
     assert len(stage.flow.queue) == 9
     assert stage.flow.predicted_wait_ms(stage.now) == pytest.approx(9 * 200.0, rel=0.25)
     assert stage.flow.retry_after_s(stage.now) == pytest.approx(1.8, rel=0.25)
+
+
+def test_the_decision_of_who_has_waited_is_timed_like_any_other():
+    stage = Stage(ADDRESSES[:1])
+    first, held = stage.go(), stage.go()
+    name = "llm_d_epp_scheduler_e2e_duration_seconds_count"
+    assert stage.value(name) == 0.0, "these were placed without an exchange, which times them"
+    stage.finish(first)
+    stage.advance()
+    assert held.placement is not None
+    assert stage.value(name) == 1.0

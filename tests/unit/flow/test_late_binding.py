@@ -12,7 +12,7 @@ from poolpilot_picker.flow.holding import QueueOutcome, Ticket
 from poolpilot_picker.flow.pool import Placement
 from poolpilot_picker.flow.queue import BandSettings, QueueSettings
 from poolpilot_picker.flow.room import RoomSettings
-from poolpilot_picker.requests.request import InferenceRequest
+from poolpilot_picker.requests.request import InferenceRequest, PrefixChain
 
 
 def test_what_has_room_goes_at_once_and_the_rest_waits_for_who_is_free_first():
@@ -200,14 +200,139 @@ def test_a_crowd_is_dispatched_in_turns_that_leave_others_theirs():
     assert stage.kicks == 1 and len(stage.flow.queue) == 0
 
 
-@pytest.mark.parametrize(("ahead_ms", "slot"), [(900.0, 0), (1_100.0, 1)])
-def test_a_policy_may_prefer_an_endpoint_with_some_more_work_ahead(ahead_ms: float, slot: int):
+def busy(stage: Stage, slot: int, ahead_ms: float) -> None:
+    """An endpoint has prefill work of so many ms ahead."""
+    if not stage.pool.table.requests[slot]:
+        stage.go(subset=(ADDRESSES[slot],))
+    table = stage.pool.table
+    table.free_at_ms[slot] = stage.now + ahead_ms
+    stage.flow.room.ahead.placed(table, slot, 100.0, ahead_ms, stage.now)
+
+
+@pytest.mark.parametrize("tokens", [100, 5_000])
+@pytest.mark.parametrize(("weighs_waits", "slot"), [(True, 0), (False, 1)])
+def test_a_policy_that_weighs_waits_chooses_freely_while_there_is_room_somewhere(weighs_waits, slot, tokens):
     stage = Stage(room=RoomSettings(start_within_ms=250.0))
-    stage.go(subset=ADDRESSES[:1])
-    stage.pool.table.free_at_ms[0] = stage.now + ahead_ms
-    client = stage.go()
+    stage.policy.weighs_waits = weighs_waits
+    busy(stage, 0, 900.0)
+    client = stage.go(tokens=tokens)
     assert client.placement is not None
     assert client.placement.booking.endpoint.slot == slot
+    busy(stage, 1, 900.0)
+    assert stage.go(tokens=tokens).placement is None, "there is no room anywhere"
+
+
+@pytest.mark.parametrize("settings", [{"max_requests": 1}, {"max_tokens": 150}, {}])
+def test_bounds_that_an_engine_has_or_somebody_has_set_hold_for_every_policy(settings):
+    stage = Stage(room=RoomSettings(start_within_ms=250.0, short_reserve=0.0, **settings))
+    stage.policy.weighs_waits = True
+    if not settings:
+        stage.pool.table.max_sequences[:] = 1.0
+    slots = []
+    while (client := stage.go()).placement is not None:
+        slots.append(client.placement.booking.endpoint.slot)
+    assert slots == [0, 1]
+
+
+def test_what_may_be_shed_goes_only_where_there_is_room():
+    stage = Stage(room=RoomSettings(start_within_ms=250.0))
+    stage.policy.weighs_waits = True
+    busy(stage, 0, 900.0)
+    assert stage.go(priority=0).placement is not None
+    shed = stage.go(priority=-1)
+    assert shed.placement is not None and shed.placement.booking.endpoint.slot == 1
+    # Of prefill work it has the square of its share: 0.45² × 250 ms.
+    busy(stage, 1, 55.0)
+    waits = stage.go(priority=-1)
+    assert waits.placement is None
+    stage.advance(10.0)
+    assert waits.placement is not None
+
+
+def test_a_warm_cache_is_not_given_up_for_room_elsewhere():
+    """What a flow layer must not do: spread prefixes over endpoints that have room just when all are needed."""
+    stage = Stage(predicts=True, room=RoomSettings(start_within_ms=100.0, short_reserve=0.0))
+    prefix = PrefixChain(hashes=list(range(100)), ends=[100.0 * n for n in range(1, 101)])
+    first = stage.go(tokens=10_000, prefix=prefix)
+    assert first.placement is not None
+    warm = first.placement.booking.endpoint.slot
+    busy(stage, warm, 150.0)
+    second = stage.go(tokens=10_050, prefix=prefix)
+    assert second.placement is not None and second.placement.booking.endpoint.slot == warm
+
+
+def test_the_last_endpoint_without_long_prompts_is_left_to_short_requests_while_many_of_those_come():
+    stage = Stage(room=RoomSettings(start_within_ms=250.0))
+    for _ in range(50):
+        stage.finish(stage.go(tokens=100), after=20.0)
+    busy(stage, 0, 1_100.0)
+    long = stage.go(tokens=30_000)
+    assert long.placement is None
+    stage.advance(1.0)
+    assert long.placement is None, "the other endpoint is idle"
+    short = stage.go(tokens=100)
+    stage.advance(1.0)
+    assert short.placement is not None and short.placement.booking.endpoint.slot == 1
+    # Where no short requests come any more it is everybody's.
+    stage.now += 40_000.0
+    busy(stage, 0, 1_100.0)
+    stage.finish(short)
+    stage.advance()
+    assert long.placement is not None
+
+
+def test_prefills_that_share_a_step_are_not_counted_as_if_each_had_one():
+    stage = Stage(ADDRESSES[:1], predicts=True, room=RoomSettings(start_within_ms=1e9))
+    for _ in range(10):
+        stage.go(tokens=200)
+    table = stage.pool.table
+    ahead = float(stage.flow.room.ahead.at(table, stage.now)[0])
+    work = 10 * 200 * float(table.token_ms[0])
+    assert work < ahead < 0.7 * (float(table.free_at_ms[0]) - stage.now)
+
+
+def test_what_an_engine_says_of_its_queue_counts_though_all_was_predicted_to_be_done():
+    stage = Stage(ADDRESSES[:1], room=RoomSettings(start_within_ms=100.0))
+    table = stage.pool.table
+    stage.go()
+    table.load_ms[0], table.queued[0], table.free_at_ms[0] = stage.now, 20.0, stage.now + 5_000.0
+    assert float(stage.flow.room.ahead.at(table, stage.now)[0]) > 100.0
+    assert stage.go().placement is None
+
+
+def test_who_waits_in_an_engine_with_a_full_cache_is_sent_no_more_before_it_has_begun():
+    stage = Stage(ADDRESSES[:1], room=RoomSettings(max_requests=9, start_within_ms=1e9))
+    stage.go()
+    table = stage.pool.table
+    table.queued[0], table.kv_usage[0] = 1.0, 0.95
+    waits = stage.go()
+    assert waits.placement is None
+    table.queued[0] = 0.0
+    stage.advance(10.0)
+    assert waits.placement is not None
+
+
+def test_sheddable_requests_use_a_part_of_an_endpoint_while_there_are_others():
+    stage = Stage(
+        ADDRESSES[:1], room=RoomSettings(max_requests=4, sheddable_share=0.5, short_reserve=0.0, start_within_ms=1e9)
+    )
+    assert stage.go(priority=0).placement is not None
+    low = [stage.go(priority=-1) for _ in range(3)]
+    assert [one.placement is not None for one in low] == [True, False, False]
+    assert stage.go(priority=0).placement is None, "the queue is not empty: it goes with the next look"
+    stage.advance(1.0)
+    assert [one.placement is not None for one in low] == [True, False, False]
+    # Alone, they have all of it.
+    stage.advance(31_000.0)
+    assert [one.placement is not None for one in low] == [True, True, False]
+
+
+def test_dropped_requests_never_wait():
+    stage = Stage(ADDRESSES[:1], room=RoomSettings(max_requests=2, start_within_ms=1e9), drop_sheddable=True)
+    assert stage.go(priority=0).placement is not None
+    refused = refusal(stage, priority=-1)
+    assert refused.status == 429
+    assert stage.go(priority=0).placement is not None
 
 
 def test_room_that_was_kept_is_everybodys_when_nobody_waits_any_more():

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from core_pools import START, chain, feed, make_pool, request, spec
+from poolpilot_picker.flow.learners import PUBLISH_MS
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
 from poolpilot_picker.requests.request import RequestKind
 from poolpilot_picker.state.samples import HistogramTotals
@@ -81,6 +82,21 @@ def test_a_slow_endpoint_is_known_within_30_seconds_and_forgiven_as_fast():
         now = other.window(now)
     apart = [a / b for a, b in zip(speeds(pool, 0), speeds(pool, 1), strict=True)]
     assert apart == pytest.approx([1.0, 1.0], abs=0.15)
+
+
+def test_endpoints_whose_windows_end_together_are_all_known_a_second_later():
+    pool = make_pool(3)
+    told = [Told(pool, slot, slower=slower) for slot, slower in enumerate((0.5, 2.0, 2.0))]
+    for one in told:
+        one.sample(START)
+    for number, one in enumerate(told):
+        now = one.window(START + 50.0 * number)
+    # Gauges alone, as most readings are.
+    feed(pool, told[0].endpoint, now + PUBLISH_MS)
+    assert speeds(pool, 1)[0] > 1.5 * speeds(pool, 0)[0]
+    assert speeds(pool, 1)[1] > 1.5 * speeds(pool, 0)[1]
+    # The first to end its window must not have changed what the others' predictions are compared with.
+    assert speeds(pool, 2) == pytest.approx(speeds(pool, 1), rel=0.05)
 
 
 class ToldBySteps(Told):
@@ -283,7 +299,8 @@ def test_an_old_window_is_not_closed_by_another_process():
     pool = make_pool(1)
     told = Told(pool)
     told.sample(START)
-    now = told.window(START)
+    now = told.window(START) + PUBLISH_MS
+    feed(pool, told.endpoint, now)
     believed = speeds(pool)
     pool.restarted(told.endpoint, now + 100)
     pool.place(request(), now + 150)

@@ -31,6 +31,14 @@ def test_a_pod_is_ready_with_an_address_and_the_condition() -> None:
     assert not pod(podIP="10.0.0.1", conditions=[{**READY, "status": "False"}]).ready
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_not_ready_whatever_its_conditions_say(phase: str) -> None:
+    """A kubelet that evicts, or shuts down with its node, has left Ready true on them."""
+    assert pod(podIP="10.0.0.1", phase=phase, conditions=[READY]).ended
+    assert not pod(podIP="10.0.0.1", phase=phase, conditions=[READY]).ready
+    assert not pod(podIP="10.0.0.1", phase="Unknown", conditions=[READY]).ended
+
+
 def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
     text = {
         "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"},

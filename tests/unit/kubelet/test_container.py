@@ -186,6 +186,29 @@ async def test_a_startup_that_never_ends_is_given_up() -> None:
     await running
 
 
+@pytest.mark.parametrize("probed", [False, True])
+async def test_a_sidecar_has_begun_when_its_startup_probe_says_so(probed: bool) -> None:
+    notes = Notes()
+    notes.codes = {"started": 1}
+    probe = {"startupProbe": {"exec": {"command": ["started"]}, "failureThreshold": 10_000, "periodSeconds": 0.001}}
+    container = made(notes, restartPolicy="Always", **(probe if probed else {}))
+    assert container.sidecar and not made(notes).sidecar
+    running, begun = asyncio.create_task(container.run()), asyncio.create_task(container.begun())
+    await notes.until(lambda: len(notes.executed) > 2 if probed else notes.launched)
+    if probed:
+        assert not begun.done() and not container.status.ready
+        notes.codes = {}
+    async with asyncio.timeout(10):
+        await begun
+    assert container.status.ready
+    # Begun is begun: what comes after it is not held up by a restart.
+    notes.launched[0].end(1)
+    await notes.until(lambda: len(notes.launched) > 1)
+    await container.begun()
+    await container.stop(1.0)
+    await running
+
+
 @pytest.mark.parametrize(("code", "complaints"), [(0, 0), (7, 1)])
 async def test_the_hook_runs_before_the_end(code: int, complaints: int) -> None:
     notes = Notes()

@@ -86,6 +86,14 @@ def test_twice_as_slow_is_learned_within_30_seconds_and_unlearned_as_fast():
     assert decode == pytest.approx(1.0, rel=0.15)
 
 
+def test_the_first_window_tells_most_of_it_and_later_ones_correct_it_slowly():
+    learner, engine = SpeedLearner(GENERIC), Engine(slower=2.0)
+    assert min(settled(learner, engine, 1)) > 1.5
+    settled(learner, engine, 10)
+    engine.slower = 1.0
+    assert min(settled(learner, engine, 1)) > 1.3
+
+
 def test_identical_endpoints_look_identical_in_spite_of_noise():
     learners = [SpeedLearner(GENERIC) for _ in range(8)]
     for seed, learner in enumerate(learners):
@@ -111,12 +119,12 @@ def test_what_an_endpoint_has_not_shown_is_taken_from_its_peers():
     shown, new, begun = Residual(), Residual(), Residual()
     for _ in range(20):
         shown.learn(2.0, 0.45)
-    begun.learn(2.0, 0.1)
+    begun.learn(2.0, 0.05)
     peers = pool(shown, new, begun)
     assert new.factor(peers) == pytest.approx(2.0, rel=0.01)
     assert begun.factor(peers) == pytest.approx(2.0, rel=0.01)
     # One bad window of a new endpoint is not yet believed in full; its own evidence wins in the end.
-    begun.learn(0.5, 0.2)
+    begun.learn(0.5, 0.1)
     assert 1.2 < begun.factor(pool(shown, begun)) < 2.0
     for _ in range(20):
         begun.learn(0.5, 0.45)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolpilot_operator.difference import covers, digest
+from poolpilot_operator.difference import covers, differences, digest, path_text
 
 NAMES = st.text("xyz", min_size=1, max_size=2)
 JSON = st.recursive(
@@ -57,6 +57,27 @@ def test_no_difference(live: Any, wanted: Any) -> None:
 )
 def test_a_difference(live: Any, wanted: Any) -> None:
     assert not covers(live, wanted)
+
+
+def test_every_difference_is_named() -> None:
+    wanted = {
+        "metadata": {"labels": {"a.b/c": "x"}},
+        "spec": {"replicas": 2, "ports": [{"port": 1}, {"port": 2}], "env": [1], "same": {"a": 1}},
+        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1"}},
+    }
+    live = {
+        "metadata": {"labels": {}},
+        "spec": {"replicas": 1, "ports": [{"port": 1}, {"port": 3}], "env": [1, 2], "same": {"a": 1, "b": 2}},
+        "resources": {"limits": {"cpu": "2", "memory": "1024Mi"}, "requests": {"cpu": "1", "memory": "1"}},
+    }
+    assert [path_text(one) for one in differences(live, wanted)] == [
+        "metadata.labels['a.b/c']",
+        "spec.replicas",
+        "spec.ports[1].port",
+        "spec.env",
+        "resources.limits.cpu",
+        "resources.requests",
+    ]
 
 
 @given(JSON)

@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from poolpilot_kube.objects import Key, ObjectMeta
 from poolpilot_operator import certificates
 from poolpilot_operator.conditions import holds, merged
+from poolpilot_operator.lora.record import record_name
 from poolpilot_operator.models import Owned, OwnedMeta, Picker, PickerSpec
 from poolpilot_operator.picker_status import MOST_NAMED, Outcome, Problem, status
 from poolpilot_operator.resources.naming import base_name, shortened
@@ -41,7 +44,6 @@ def test_a_certificate_is_good_until_a_month_before_its_end() -> None:
     assert not certificates.good({}, names, NOW)
     assert not certificates.good({**data, "tls.crt": base64.b64encode(b"no PEM").decode()}, names, NOW)
     assert not certificates.good({**data, "tls.key": base64.b64encode(b"no PEM").decode()}, names, NOW)
-    assert certificates.fingerprint(data) != certificates.fingerprint(certificates.made(names, NOW))
 
 
 @pytest.mark.parametrize("length", [1, 41, 42, 43, 63])
@@ -52,6 +54,15 @@ def test_names_stay_short_and_apart(length: int) -> None:
     assert name != base_name(("home", "n" * length), "team")
     assert shortened("a" * 60) == shortened("a" * 60)
     assert not shortened("a" * 42 + "-" * 20).endswith("-")
+
+
+@given(st.text("ab-.", min_size=1, max_size=70), st.text("ab-.", min_size=1, max_size=260))
+def test_the_record_of_a_pools_adapters_is_no_object_of_any_picker(picker: str, pool: str) -> None:
+    """Whatever both are called, and whichever namespace the Picker is in."""
+    for namespace in ("home", "adapters"):
+        assert record_name(pool) != base_name((namespace, picker), "home")
+        assert record_name(f"adapters-{picker}") != base_name((namespace, f"adapters-{picker}"), "home")
+    assert len(record_name(pool)) <= 253
 
 
 def deployed(**said: Any) -> Owned:
@@ -82,6 +93,23 @@ def test_what_a_pickers_status_says() -> None:
     assert conditions(Outcome(), picker=spread)["Ready"] == ("True", "NoPools")
     none = Picker(PICKER.metadata, PickerSpec(replicas=0))
     assert conditions(Outcome(deployments=(deployed(),)), picker=none)["Ready"] == ("False", "ScaledToZero")
+
+
+def test_why_no_pod_is_ready_is_said_as_near_to_the_cause_as_it_is_known() -> None:
+    """Of quota, admission or a registry; the order is that in which a Deployment's controller writes them."""
+    none = {"type": "Available", "status": "False", "message": "Deployment does not have minimum availability."}
+    quota = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: exceeded quota: team"}
+    late = {"type": "Progressing", "status": "False", "message": "ReplicaSet has timed out progressing."}
+    busy = {"type": "Progressing", "status": "True", "message": "ReplicaSet is progressing."}
+
+    def said(*given: dict[str, str]) -> str:
+        found = status(PICKER, Outcome(deployments=(deployed(replicas=1, conditions=list(given)),)), {}, NOW)
+        return str(next(one["message"] for one in found["conditions"] if one["type"] == "Ready"))
+
+    assert said(none, late, quota).endswith("exceeded quota: team")
+    assert said(busy, none, {**quota, "status": "False"}).endswith("minimum availability.")
+    assert said(none, late).endswith("timed out progressing.")
+    assert said(busy).endswith("kubectl describe says more")
 
 
 def test_pools_are_counted_and_not_too_many_are_named() -> None:

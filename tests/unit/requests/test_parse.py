@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import time
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def chat(*messages: Any, **fields: Any) -> InferenceRequest:
         (CHAT, {"messages": HELLO, "max_tokens": None, "n": None, "stream": None}, {"max_tokens": None}),
         (CHAT, {"messages": HELLO, "max_tokens": 16.0}, {"max_tokens": 16}),
         (CHAT, {"messages": HELLO, "max_tokens": 0}, {"max_tokens": 0}),
-        (CHAT, {"messages": HELLO, "max_tokens": -1}, {"max_tokens": None}),
+        (CHAT, {"messages": HELLO, "max_tokens": -1}, {"max_tokens": None, "unlimited": True}),
         (CHAT, {"messages": HELLO, "max_tokens": 10**40}, {"max_tokens": None}),
         (CHAT, {"messages": HELLO, "n": 0}, {"sequences": 1}),
         (CHAT, {"messages": HELLO, "n": 10**9}, {"sequences": 16_384}),
@@ -165,6 +166,8 @@ def test_a_longer_conversation_extends_the_chain_of_a_shorter_one(first: Any, th
     [
         {"model": "other"},
         {"cache_salt": "tenant-b"},
+        {"extra_key": "tenant-b"},
+        {"extra_key": ["tenant-b"]},
         {"lora_path": "adapter"},
         {"tools": [{"name": "f"}]},
         {"messages": [{"role": "system", "content": LONG}]},
@@ -177,7 +180,16 @@ def test_what_the_engine_would_not_share_is_not_shared(difference: dict[str, Any
 
 @pytest.mark.parametrize(
     "same",
-    [{"cache_salt": None}, {"cache_salt": ""}, {"temperature": 1}, {"tools": None}, {"tools": []}, {"lora_path": None}],
+    [
+        {"cache_salt": None},
+        {"cache_salt": ""},
+        {"temperature": 1},
+        {"tools": None},
+        {"tools": []},
+        {"lora_path": None},
+        {"extra_key": None},
+        {"extra_key": ""},
+    ],
 )
 def test_what_the_engine_would_share_is_shared(same: dict[str, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": LONG}]}
@@ -192,6 +204,24 @@ def test_all_apis_of_a_conversation_feed_the_same_chain() -> None:
     assert list(asked.prefix.hashes) == list(anthropic.prefix.hashes) == list(responses.prefix.hashes)
     as_text = read(RESPONSES, {"model": "m", "input": LONG})
     assert list(as_text.prefix.hashes) == list(chat(turns[0]).prefix.hashes)
+
+
+def test_what_a_client_writes_for_the_account_does_not_hide_the_rest_of_the_system_text() -> None:
+    def system(digest: str) -> list[dict[str, str]]:
+        line = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={digest};"
+        return [{"type": "text", "text": line}, {"type": "text", "text": LONG}]
+
+    body = {"model": "m", "messages": HELLO, "max_tokens": 5}
+    first, second = (read(MESSAGES, {**body, "system": system(digest)}) for digest in ("eb6c6", "4e20a"))
+    assert list(first.prefix.hashes) == list(second.prefix.hashes) != []
+    without = read(MESSAGES, {**body, "system": system("eb6c6")[1:]})
+    assert (first.prompt_tokens, list(first.prefix.hashes)) == (without.prompt_tokens, list(without.prefix.hashes))
+    asked = [
+        {"role": "user", "content": [{"type": "text", "text": f"{system(digest)[0]['text']} {LONG}"}]}
+        for digest in ("eb6c6", "4e20a")
+    ]
+    chains = [set(read(MESSAGES, {**body, "messages": [message]}).prefix.hashes) for message in asked]
+    assert not chains[0] & chains[1], "a message is a message"
 
 
 def test_items_of_the_responses_api_take_part() -> None:
@@ -263,12 +293,80 @@ def test_an_image_counts_by_its_size_and_takes_part_in_the_chain() -> None:
         ({"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}}, 2_250),
         ({"type": "file", "file": {"file_data": "data:application/pdf;base64," + "A" * 64_000}}, 3_000),
         ({"type": "document", "source": {"type": "base64", "data": "A" * 64_000}}, 3_000),
+        ({"type": "image", "image": image(1)}, 512),
+        ({"type": "image", "image": "https://example.com/a.png"}, 225),
+        ({"type": "audio", "audio": "https://example.com/a.wav"}, 250),
+        ({"type": "video", "video": "https://example.com/a.mp4"}, 2_250),
+        ({"type": "image_embeds", "image_embeds": "A" * 1_048_576}, 96),
+        ({"type": "image_url", "image_url": None, "uuid": "a"}, 225),
+        ({"type": "input_file", "file_url": "https://example.com/a.pdf"}, 1),
     ],
 )  # fmt: skip
 def test_what_is_no_text_counts_by_its_size(part: dict[str, Any], tokens: int) -> None:
     request = chat({"role": "user", "content": [part, {"type": "text", "text": "what is this?"}]})
     assert request.fixed_tokens == pytest.approx(tokens, rel=0.01)
     assert request.prompt_tokens < tokens * 1.02 + 20
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"type": "image", "image": "https://example.com/a"}, {"type": "image", "image": "https://example.com/b"}),
+        ({"type": "image_url", "image_url": None, "uuid": "a"}, {"type": "image_url", "image_url": None, "uuid": "b"}),
+        ({"type": "image_embeds", "image_embeds": "AAAA"}, {"type": "image_embeds", "image_embeds": "BBBB"}),
+        ({"type": "audio_embeds", "audio_embeds": "AAAA"}, {"type": "audio_embeds", "audio_embeds": "BBBB"}),
+        ({"type": "input_image", "file_id": "a"}, {"type": "input_image", "file_id": "b"}),
+        ({"type": "redacted_thinking", "data": "a"}, {"type": "redacted_thinking", "data": "b"}),
+    ],
+)
+def test_what_follows_another_medium_is_another_prompt(one: dict[str, Any], other: dict[str, Any]) -> None:
+    text = {"type": "text", "text": LONG}
+    chains = [set(chat({"role": "user", "content": [part, text]}).prefix.hashes) for part in (one, other, one)]
+    assert chains[0] == chains[2]
+    assert not chains[0] & chains[1]
+
+
+def test_a_named_image_is_the_same_with_and_without_its_data() -> None:
+    text = {"type": "text", "text": LONG}
+    sent, named = (
+        chat({"role": "user", "content": [{"type": "image_url", "image_url": image, "uuid": "cat-7"}, text]})
+        for image in ({"url": "https://example.com/cat.png"}, None)
+    )
+    assert list(sent.prefix.hashes) == list(named.prefix.hashes)
+
+
+def test_inputs_of_multimodal_embeddings_are_counted_one_by_one() -> None:
+    items = [{"text": LONG}, {"image": image(1)}, {"text": "a cat", "image": image(2)}]
+    request = read(EMBEDDINGS, {"model": "m", "input": items})
+    assert (request.sequences, request.fixed_tokens, request.max_tokens) == (3, 1_024.0, 0)
+    assert request.prompt_tokens > 1_024 + read(EMBEDDINGS, {"model": "m", "input": LONG}).prompt_tokens
+    assert request.prefix.hashes != read(EMBEDDINGS, {"model": "m", "input": items[:2]}).prefix.hashes
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (CHAT, {"stream": "True"}, {"stream": True}),
+        (CHAT, {"stream": "false"}, {"stream": False}),
+        (CHAT, {"stream": 1}, {"stream": True}),
+        (CHAT, {"max_tokens": "64", "n": "2"}, {"max_tokens": 64, "sequences": 2}),
+        (CHAT, {"max_completion_tokens": "-1"}, {"max_tokens": None, "unlimited": True}),
+        (COMPLETIONS, {"stream": "true", "max_tokens": "64", "best_of": "3"}, {"max_tokens": 64, "sequences": 3}),
+        (RESPONSES, {"stream": "true", "max_output_tokens": "64"}, {"stream": True, "max_tokens": 64}),
+        (EMBEDDINGS, {"stream": 0}, {"stream": False}),
+    ],
+)
+def test_numbers_and_truth_may_be_written_as_text_as_engines_take_them(
+    path: str, fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    body = {"model": "m", "messages": HELLO, "prompt": "null", "input": "1", **fields}
+    if path == CHAT:
+        body = {name: value for name, value in body.items() if name not in ("prompt", "input")}
+    request = read(path, body)
+    assert {name: getattr(request, name) for name in expected} == expected
+    plain = read(path, {name: value for name, value in body.items() if name not in fields})
+    assert list(request.prefix.hashes) == list(plain.prefix.hashes)
+    assert request.prompt_tokens == plain.prompt_tokens
 
 
 def test_every_image_counts_where_it_stands() -> None:
@@ -284,6 +382,11 @@ def test_every_image_counts_where_it_stands() -> None:
 def test_what_stands_for_an_image_in_the_chain_costs_no_tokens() -> None:
     pictures = [{"type": "image_url", "image_url": {"url": f"https://example.com/{number}"}} for number in range(100)]
     assert chat({"content": pictures}).prompt_tokens <= 22_500 + 110
+
+
+def test_no_more_media_are_looked_at_than_an_engine_could_take() -> None:
+    few, many = (chat({"content": [{"type": "image_url", "image_url": ""}] * count}) for count in (4_096, 10_000))
+    assert few.fixed_tokens == many.fixed_tokens == 4_096 * 225
 
 
 def test_a_video_counts_by_what_the_client_says_of_it() -> None:
@@ -357,6 +460,47 @@ FORM = (
     + b"\xff\xfb\0" * 40_000
     + b'\r\n--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--b--\r\n'
 )
+
+
+def form(*parts: str) -> bytes:
+    return "".join(f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in (*parts, "")).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (form('name="model"\r\n\r\nwhisper-1'), "whisper-1"),
+        (form("name=model\r\n\r\norg/whisper"), "org/whisper"),
+        (form('name="model"\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nwhisper-1'), "whisper-1"),
+        (form('name="file"; filename="model.txt"\r\n\r\nno model'), ""),
+        (form('name="file"; filename=model\r\n\r\nno model'), ""),
+        (form('name="model_size"\r\n\r\nlarge', 'name="model"\r\n\r\nwhisper-1'), "whisper-1"),
+        (form('name="file"; filename="model.mp3"\r\n\r\nx', 'name="model"\r\n\r\nwhisper-1'), "whisper-1"),
+        (form('filename="x"; name="model"\r\n\r\nwhisper-1'), "whisper-1"),
+    ],
+)
+def test_the_model_of_a_form_is_the_part_of_that_name(body: bytes, model: str) -> None:
+    received = {":method": "POST", ":path": "/v1/audio/transcriptions", "content-type": "multipart/form-data"}
+    assert parse(read_head(received.items()), body).model == model
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b";name=model;",
+        b"a;name=model\r\n",
+        b'; name="model"\r\n',
+        b"\r\nContent-Disposition: ",
+        b'\r\nContent-Disposition: x; name="model"',
+        b'\r\nContent-Disposition: x; name="model"\r\n\r\n',
+    ],
+)
+def test_a_hostile_form_costs_no_time_of_others(piece: bytes) -> None:
+    received = {":method": "POST", ":path": "/v1/audio/transcriptions", "content-type": "multipart/form-data"}
+    head, body = read_head(received.items()), piece * (200_000 // len(piece))
+    began = time.process_time()
+    assert parse(head, body).model == ""
+    assert time.process_time() - began < 0.3, "it takes 10 ms; without bounds it took seconds"
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,10 @@ def test_a_prompt_that_ends_in_the_name_of_the_model_does_not_hide_it() -> None:
     assert read(COMPLETIONS, b'{"model":"abc","prompt":"say abc').model == "abc"
 
 
-def test_a_salt_of_which_only_the_beginning_is_there_is_no_salt() -> None:
+@pytest.mark.parametrize("salt", [b"cache_salt", b"extra_key"])
+def test_a_salt_of_which_only_the_beginning_is_there_is_no_salt(salt: bytes) -> None:
     text = b'"prompt":"' + b"word " * 200 + b'"'
-    cut = read(COMPLETIONS, b'{"model":"m",' + text + b',"cache_salt":"ab')
+    cut = read(COMPLETIONS, b'{"model":"m",' + text + b',"' + salt + b'":"ab')
     none = read(COMPLETIONS, b'{"model":"m",' + text)
     assert list(cut.prefix.hashes) == list(none.prefix.hashes) != []
 

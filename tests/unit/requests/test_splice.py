@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolpilot_picker.requests import rewrite_model
+from poolpilot_picker.requests import RequestKind, limit_tokens, rewrite_model
+
+CHAT, COMPLETIONS, RESPONSES = RequestKind.CHAT, RequestKind.COMPLETIONS, RequestKind.RESPONSES
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,41 @@ def test_any_body_keeps_everything_else(
     assert len(rewritten) - len(body) == len(rewrite_model(b'{"model":0}', new)) - 11 - (
         len(json.dumps(model, ensure_ascii=ascii_only).encode("utf-8", "replace")) - 1
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "limited"),
+    [
+        (CHAT, b'{"max_tokens": 99, "model": "m"}', b'{"max_tokens": 50, "model": "m"}'),
+        (CHAT, b'{"max_tokens": 5, "model": "m"}', b'{"max_tokens": 5, "model": "m"}'),
+        (CHAT, b'{"max_completion_tokens":99,"max_tokens":98}', b'{"max_completion_tokens":50,"max_tokens":50}'),
+        (CHAT, b'{"max_completion_tokens":99,"max_tokens":7}', b'{"max_completion_tokens":50,"max_tokens":7}'),
+        (CHAT, b'\xef\xbb\xbf{ "n":1}', b'\xef\xbb\xbf{"max_tokens":50, "n":1}'),
+        (CHAT, b"{ }", b'{"max_tokens":50 }'),
+        (CHAT, b'{"max_tokens":null,"x":{"max_tokens":99}}', b'{"max_tokens":50,"x":{"max_tokens":99}}'),
+        (CHAT, b'{"max_tokens":1e9}', b'{"max_tokens":50}'),
+        (CHAT, b'{"max_tokens":-1}', b'{"max_tokens":50}'),
+        (CHAT, b'{"max_tokens":"99"}', b'{"max_tokens":50}'),
+        (CHAT, b'{"max_tokens":"7"}', b'{"max_tokens":"7"}'),
+        (RESPONSES, b'{"max_output_tokens":99}', b'{"max_output_tokens":50}'),
+        (RESPONSES, b'{"input":"x"}', b'{"max_output_tokens":50,"input":"x"}'),
+        (COMPLETIONS, b'{"max_tokens":99,"max_tokens":51}', b'{"max_tokens":99,"max_tokens":50}'),
+    ],
+)
+def test_limits_on_the_output_are_lowered_and_nothing_else(kind, body, limited):
+    assert limit_tokens(body, kind, 50) == limited
+
+
+@given(
+    st.dictionaries(st.sampled_from(["max_tokens", "max_completion_tokens", "x"]), st.none() | st.integers(0, 10**12)),
+    st.integers(1, 1_000),
+    st.booleans(),
+)
+def test_afterwards_the_engine_reads_no_more_than_the_limit(fields, most, spaced):
+    body = json.dumps(fields, indent=2 if spaced else None).encode()
+    told = json.loads(limit_tokens(body, CHAT, most))
+    limits = [told[name] for name in ("max_tokens", "max_completion_tokens") if told.get(name) is not None]
+    assert limits and max(limits) <= most
+    for name, value in fields.items():
+        if value is not None:
+            assert told[name] == (value if name == "x" else min(value, most))

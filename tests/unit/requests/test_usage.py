@@ -94,7 +94,19 @@ def test_malformed_usage_is_no_usage(value: Any) -> None:
         ({"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": None}}, Usage(prompt_tokens=7)),
         ({"prompt_tokens": 7, "prompt_tokens_details": [4]}, Usage(prompt_tokens=7)),
         ({"input_tokens": 7, "input_tokens_details": {"cached_tokens": 0}}, Usage(prompt_tokens=7, cached_tokens=0)),
-        ({"input_tokens": 7, "cache_read_input_tokens": 3}, Usage(prompt_tokens=7, cached_tokens=3)),
+        ({"input_tokens": 7, "cache_read_input_tokens": 3}, Usage(prompt_tokens=10, cached_tokens=3)),
+        (
+            {"input_tokens": 7, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2},
+            Usage(prompt_tokens=12, cached_tokens=3),
+        ),
+        (
+            {"input_tokens": 7, "cache_read_input_tokens": 0, "cache_creation_input_tokens": None},
+            Usage(prompt_tokens=7, cached_tokens=0),
+        ),
+        ({"output_tokens": 5, "cache_read_input_tokens": 3}, Usage(completion_tokens=5, cached_tokens=3)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(completion_tokens=0)),
+        ({"prompt_tokens": 0}, None),
+        ({"input_tokens": 0, "cache_read_input_tokens": 9}, Usage(prompt_tokens=9, cached_tokens=9)),
     ],
 )
 def test_usage_of_every_api(value: Any, usage: Usage) -> None:
@@ -118,6 +130,30 @@ def test_usage_of_the_messages_api_is_put_together() -> None:
         event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 10}}),
     )
     assert (reader.usage, reader.events) == (FULL, 1)
+
+
+def test_a_prompt_that_was_counted_is_not_forgotten_for_a_zero() -> None:
+    reader = streamed(
+        event({"type": "message_start", "message": {"usage": {"input_tokens": 7, "output_tokens": 0}}}),
+        event({"type": "message_delta", "usage": {"input_tokens": 0, "output_tokens": 10}}),
+    )
+    assert reader.usage == FULL
+
+
+@pytest.mark.parametrize("how", ["incomplete", "failed"])
+def test_usage_of_a_response_that_did_not_complete(how: str) -> None:
+    inner = {"id": "resp", "usage": {"input_tokens": 7, "output_tokens": 10}}
+    assert streamed(event({"type": f"response.{how}", "response": inner})).usage == FULL
+
+
+def test_the_prompt_of_a_messages_answer_is_all_of_it_however_much_came_from_the_cache() -> None:
+    end = {"input_tokens": 40, "cache_read_input_tokens": 960, "cache_creation_input_tokens": 0, "output_tokens": 10}
+    reader = streamed(
+        event({"type": "message_start", "message": {"usage": {"input_tokens": 1_000, "output_tokens": 0}}}),
+        event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}}),
+        event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": end}),
+    )
+    assert reader.usage == Usage(prompt_tokens=1_000, completion_tokens=10, cached_tokens=960)
 
 
 @pytest.mark.parametrize(

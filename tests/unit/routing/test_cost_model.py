@@ -101,6 +101,11 @@ def written_out(view, slot, p):
     queue = max(0.0, float(t.free_at_ms[slot]) - NOW)
     wait = queue + min(queue, float(t.half_chunk_ms[slot])) + min(0.5, 0.5 * batch) * step_now
 
+    wanted = [s for s in range(len(t)) if t.mean_weight[s] > 0]
+    most = max(max(1.0, prompt - float(view.cached_tokens[s]) * float(t.cache_trust[s])) for s in wanted)
+    in_full = float(t.token_ms[slot]) * most + float(t.token2_ms[slot]) * (most * most + 2 * most * (prompt - most))
+    made_up = min(wait, max(0.0, in_full - work))
+
     capacity = float(t.kv_tokens[slot])
     in_use = float(t.new_kv_tokens[slot]) + max(float(load.other_kv[slot]), generated) + u
     peak = (in_use + n * out + 0.5 * rest * batch) / capacity
@@ -133,13 +138,13 @@ def written_out(view, slot, p):
     target = p.slow_start_ms if asked.slo_ttft_ms is None else asked.slo_ttft_ms / 4
     mixed = p.fleet_share * mean + (1.0 - p.fleet_share) * soon
     return {
-        "wait": p.wait_weight * wait,
+        "wait": p.wait_weight * (wait - made_up) + min(p.hit_wait_weight, p.wait_weight) * made_up,
         "prefill": prefill,
         "admission": 2.0 * admission,
         "adapter": load_ms * (1.0 + batch + displaced),
         "adapter_slot": slot_ms + p.adapter_slot_weight * taken,
         "slow_start": p.slow_start_weight * max(0.0, ttft - target),
-        "decode": p.own_decode_weight * out * step,
+        "decode": p.own_decode_weight * out * p.decode_horizon / (p.decode_horizon + out) * step,
         "delay_prefill": p.others_weight * mixed * work,
         "eviction": p.eviction_weight * evicts * (1.0 + p.others_weight * batch),
         "kv_peak": barrier,
@@ -232,6 +237,21 @@ def test_a_hit_is_worth_the_prefill_that_it_saves_as_far_as_it_is_trusted():
     assert np.ptp(blind.total) == 0.0
 
 
+def test_a_wait_weighs_once_as_far_as_the_hit_makes_up_for_it():
+    table = make_table(2)
+    prefill_ms = float(cost_of(table, prompt_tokens=5_000).terms["prefill"][0])
+    weights = CostParameters()
+    for queue_ms in (0.3 * prefill_ms, 2.0 * prefill_ms):
+        table.free_at_ms[0] = NOW + queue_ms
+        wait_ms = queue_ms + min(queue_ms, float(table.half_chunk_ms[0]))
+        cold = cost_of(table, prompt_tokens=5_000)
+        assert cold.terms["wait"][0] == pytest.approx(weights.wait_weight * wait_ms)
+        warm = cost_of(table, prompt_tokens=5_000, cached=[4_950, 0])
+        made_up = min(wait_ms, table.token_ms[0] * 4_950 + table.token2_ms[0] * 4_950**2)
+        expected = weights.wait_weight * (wait_ms - made_up) + weights.hit_wait_weight * made_up
+        assert warm.terms["wait"][0] == pytest.approx(expected)
+
+
 def test_the_barrier_is_steep_and_bounded():
     table = make_table(4)
     table.other_kv_tokens[:] = [0.5 * 300_000, 0.93 * 300_000, 300_000, 300_000_000]
@@ -269,9 +289,12 @@ def test_the_cost_in_figures_worked_out_by_hand():
     cost = cost_of(table, prompt_tokens=1_000, output=200.0, cached=[600.0, 0.0])
     # A step: 7.67159 + 20 × 0.056317 + 20,000 × 4.14769e-5 = 9.627468 ms; with one more of 1,100 tokens 9.729409 ms.
     # Prefill of 400 tokens behind 600: 400 × 0.0200381 + 4.05764e-7 × (400² + 2·400·600) = 8.274929 ms.
-    assert cost.terms["wait"].tolist() == pytest.approx([6 * (100 + 20.519014 + 4.813734), 0.0], abs=1e-4)
+    # The hit saves 600 × 0.0200381 + 4.05764e-7 × 600² = 12.168935 ms, and so much of the wait weighs 1.
+    wait = 100 + 20.519014 + 4.813734
+    assert cost.terms["wait"].tolist() == pytest.approx([4 * (wait - 12.168935) + 12.168935, 0.0], abs=1e-4)
     assert cost.terms["prefill"].tolist() == pytest.approx([8.274929 + 9.627468, 20.443864 + 7.67159], abs=1e-4)
-    assert cost.terms["decode"].tolist() == pytest.approx([50 * 9.729409, 50 * 7.773532], abs=1e-3)
+    # 200 tokens count as 200 ÷ 1.1, each at half of its time.
+    assert cost.terms["decode"].tolist() == pytest.approx([9.729409 * 100 / 1.1, 7.773532 * 100 / 1.1], abs=1e-3)
     # Of its prefill's delay 0.3 for 0.3 × 10 sequences, the mean, and 0.7 × its own.
     assert cost.terms["delay_prefill"].tolist() == pytest.approx([0.3 * 17 * 8.274929, 0.3 * 3 * 20.443864], abs=1e-4)
     assert set(cost.terms) == {"wait", "prefill", "decode", "delay_prefill"}

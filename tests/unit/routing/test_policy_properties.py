@@ -96,7 +96,9 @@ def test_more_of_the_prompt_in_its_cache_never_makes_an_endpoint_dearer(seed, sl
     state["cached"][slot] += more
     after = costs(state)
     assert after[slot] < before[slot]
-    assert after[:slot] + after[slot + 1 :] == before[:slot] + before[slot + 1 :]
+    # What the others' hits save counts from where least is cached: with more there, they can only be dearer.
+    others = [number for number in range(COUNT) if number != slot]
+    assert all(after[number] >= before[number] - 1e-9 for number in others)
 
 
 @given(seed=seeds, slot=st.integers(0, COUNT - 1))

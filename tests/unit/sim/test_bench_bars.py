@@ -7,7 +7,7 @@ import math
 import pytest
 
 from poolpilot_lab.bench.routing.bars import losses, verdicts
-from poolpilot_lab.bench.routing.events import back_to_normal, detection_s, failing_share
+from poolpilot_lab.bench.routing.events import back_to_normal, detection_s, failing_share, happened, within_s
 from poolpilot_lab.bench.routing.report import report
 from poolpilot_lab.bench.routing.tables import Cell, Run, Runs
 from poolpilot_lab.sim.trip import POOLPILOT
@@ -138,3 +138,12 @@ def test_a_failing_pod_and_a_dead_one_leave_their_marks() -> None:
         lambda at: 0, [[60.0, "kill", 3]], lambda at: 100.0 if at < 60.0 else 900.0 if at < 110.0 else 150.0
     )
     assert back_to_normal([killed]) == pytest.approx(1.5)
+    assert within_s([killed]) == math.inf
+    better = timeline(lambda at: 0, [[60.0, "kill", 3]], lambda at: 900.0 if 60.0 < at < 93.0 else 109.0)
+    assert within_s([better]) == 50.0
+    better["timeline"]["lost_before_start"] = 0
+    (said,) = happened("lmetric", [better])
+    assert said.startswith("lmetric: 0 requests lost that had not started; TTFT p99 within 10 % of before after 50 s")
+    assert said.endswith("from 60 s after on 1.00 × before.")
+    assert happened("lmetric", [failing]) == ["lmetric: 2 % of the requests met the failing endpoint."]
+    assert happened("lmetric", [{"requests": 9}]) == []

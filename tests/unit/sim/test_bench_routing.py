@@ -2,16 +2,19 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from poolpilot_lab.bench.routing import command, execute, rates
-from poolpilot_lab.bench.routing.command import main
+from poolpilot_lab.bench.routing.command import duration, main
+from poolpilot_lab.bench.routing.execute import Group, RateTask, Remaining
+from poolpilot_lab.bench.routing.options import parse
 from poolpilot_lab.bench.routing.statistics import geometric_mean, paired
 from poolpilot_lab.bench.routing.tables import FIELDS
 from poolpilot_lab.sim import capacity
-from poolpilot_lab.sim.scenarios import SCENARIOS
-from poolpilot_lab.sim.world import EXACT
+from poolpilot_lab.sim.scenarios import KNOWN, SCENARIOS
+from poolpilot_lab.sim.world import EXACT, HIDDEN
 
 FAST = ["--scenario", "poisson-mix", "--requests", "200", "--workers", "1"]
 
@@ -212,3 +215,46 @@ def test_a_rate_that_belongs_to_a_scenario_is_run_besides_the_shares(tmp_path):
     assert main([*FAST, "--policy", "random", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results.json").read_text())
     assert [row["load"] for row in rows] == [0.5, 0.7]
+
+
+def test_the_time_left_is_told_by_work_and_stored_groups_tell_nothing_of_it():
+    groups = [
+        Group(KNOWN["S1"], "results", 0.7, 10.0, seed, requests, ("random", "lmetric"), Path("none"))
+        for seed, requests in enumerate((1_000, 1_000, 3_000))
+    ]
+    remaining = Remaining(groups, workers=2)
+    assert math.isnan(remaining.done(groups[0], 0.01))
+    assert remaining.done(groups[1], 4.0) == pytest.approx(3_000 / 1_000 * 4.0 / 2)
+    assert remaining.done(groups[2], 12.0) == 0.0
+    slow = Group(KNOWN["S1"], "rollout", 0.7, 10.0, 1, 1_000, ("oracle-rollout",), Path("none"))
+    assert slow.work > 20 * groups[0].work
+    assert [duration(seconds) for seconds in (math.nan, 89.4, 5_400.0)] == ["? min", "89 s", "90 min"]
+
+
+def test_low_loads_have_fewer_draws_unless_a_number_was_asked_for(tmp_path):
+    def draws(*more):
+        options = parse(["--set", "full", "--tables", "results", "--out", str(tmp_path), *more])
+        rates = {(one.name, "results", seed): 1.0 for one in options.of("results") for seed in range(1, 21)}
+        groups = command._groups(options, "results", rates)
+        return {load: sum(one.scenario.name == "S1" and one.load == load for one in groups) for load in (0.5, 0.9)}
+
+    assert draws() == {0.5: 10, 0.9: 20}
+    assert draws("--seeds", "12") == {0.5: 12, 0.9: 12}
+
+
+def test_every_rate_that_a_full_set_needs_is_stored_or_follows_from_one_that_is(tmp_path, monkeypatch):
+    """Searching for those of adapters' variants would take longer than the runs."""
+    monkeypatch.setattr(execute, "highest_rate", lambda *_: pytest.fail("a search"))
+    options = parse(["--set", "full", "--out", str(tmp_path)])
+    for table in options.tables:
+        for scenario in options.of(table):
+            for seed in command._seeds(options, table, scenario):
+                world = command._world(table)
+                assert execute.find_rate(RateTask(scenario, world, seed, tmp_path)) > 0.0
+
+
+def test_a_variants_rate_in_another_draw_is_the_first_ones_by_the_speed_of_its_engines(tmp_path):
+    scenario = KNOWN["S8-1000-1.0-4"]
+    first, third = (execute.find_rate(RateTask(scenario, "results", seed, tmp_path)) for seed in (1, 3))
+    world = scenario.steady_world(HIDDEN)
+    assert third / first == pytest.approx(capacity.speed(world, 3) / capacity.speed(world, 1))

@@ -9,6 +9,7 @@ from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.sources.engines import BUILTIN, engine_named, engines_with
 from poolpilot_picker.sources.engines.custom import CustomMetric, EngineSpecs, engine_from_specs
 from poolpilot_picker.sources.page_reader import PageReader
+from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 DATA = Path(__file__).parents[2] / "data/engines"
@@ -101,6 +102,17 @@ def test_processes_of_one_rank_are_not_added():
         'vllm:num_requests_running{engine="1",pid="13"} 2\n'
     )
     assert read("vllm", page).running == 7.0
+
+
+def test_a_series_that_is_there_twice_counts_once():
+    page = (
+        'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 2\n'
+        'vllm:num_requests_running{engine="0"} 4\nvllm:num_requests_waiting 7\nvllm:num_requests_waiting 7\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="100",engine="0"} 1\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="100",engine="0"} 1\n'
+    )
+    sample = read("vllm", page)
+    assert (sample.running, sample.waiting, sample.kv_capacity_tokens) == (6.0, 7.0, 1600)
 
 
 def test_vllm_before_the_names_changed():
@@ -255,6 +267,29 @@ def test_sglang_priorities_have_an_aggregate():
     assert read("sglang", page).waiting == 5.0
 
 
+def test_sglang_counts_requests_without_a_priority_as_one_class_among_others():
+    # The gauges' empty priority is the sum of the others; the counters' is requests that name none.
+    before = (
+        'sglang:num_running_reqs{priority=""} 3\nsglang:num_running_reqs{priority="1"} 3\n'
+        'sglang:generation_tokens_total{is_streaming="true",priority="1"} 1000\n'
+        'sglang:generation_tokens_total{is_streaming="true",priority="2"} 500\n'
+        'sglang:time_to_first_token_seconds_sum{priority="1"} 4\n'
+        'sglang:time_to_first_token_seconds_count{priority="1"} 8\n'
+    )
+    after = (
+        before
+        + 'sglang:generation_tokens_total{is_streaming="true",priority=""} 10\n'
+        + 'sglang:time_to_first_token_seconds_sum{priority=""} 1\n'
+        + 'sglang:time_to_first_token_seconds_count{priority=""} 2\n'
+    )
+    first, second = read("sglang", before), read("sglang", after)
+    assert (first.running, first.generated_tokens, first.ttft) == (3.0, 1500.0, HistogramTotals(4.0, 8.0))
+    assert (second.running, second.generated_tokens, second.ttft) == (3.0, 1510.0, HistogramTotals(5.0, 10.0))
+    detector = RestartDetector()
+    assert detector.observe(first) is None
+    assert detector.observe(second) is None, "the first request without a priority is no restart"
+
+
 def test_sglang_cache_info_of_other_versions():
     info = read("sglang", 'sglang:cache_config_info{page_size="16",num_pages="1000"} 1\n')
     assert (info.block_tokens, info.kv_capacity_tokens) == (16, 16000)
@@ -343,6 +378,23 @@ def test_triton_tensorrt_llm():
         "kv_capacity_tokens": 64 * 6239,
         "max_sequences": 512,
     }
+
+
+def test_triton_tensorrt_llm_before_it_told_the_share_and_what_waits():
+    now = "\n".join(
+        line for line in TRITON_TRTLLM.splitlines() if 'type="fraction"' not in line and 'type="waiting"' not in line
+    )
+    expected = {
+        "taken_ms": 5.0,
+        "running": 3.0,
+        "kv_usage": 40 / 6239,
+        "block_tokens": 64,
+        "kv_capacity_tokens": 64 * 6239,
+        "max_sequences": 512,
+    }
+    assert told(read("triton-tensorrt-llm", now + "\n")) == expected
+    before = now.replace("_request_metrics", "_request_statistics").replace("_block_metrics", "_block_statistics")
+    assert told(read("triton-tensorrt-llm", before + "\n")) == expected
 
 
 def test_triton_tells_what_waits_and_no_kv():

@@ -150,6 +150,34 @@ def test_labels_that_are_none():
             parse_labels(block)
 
 
+def test_families_that_are_not_in_one_piece():
+    ranks = [
+        f'# HELP m x\n# TYPE m gauge\nm{{r="{rank}"}} {rank}\n# HELP h x\n# TYPE h histogram\n'
+        f'h_bucket{{le="1",r="{rank}"}} 1\nh_sum{{r="{rank}"}} {rank}.5\nh_count{{r="{rank}"}} 1\n'
+        for rank in range(3)
+    ]
+    padding = "".join(f"filler{number} 1\n" for number in range(1500))
+    for page in ("".join(ranks), ranks[0] + padding + ranks[1] + ranks[2], "\n" + padding + "\n".join(ranks)):
+        for names in (["m", "h_sum", "h_count"], ["h_count", "h_sum", "m"]):
+            finder = Wanted(needles(names))
+            for _ in range(2):
+                found = as_pairs(finder.find(page.encode()).series)
+                assert found["m"] == [({"r": "0"}, 0.0), ({"r": "1"}, 1.0), ({"r": "2"}, 2.0)]
+                assert found["h_sum"] == [({"r": "0"}, 0.5), ({"r": "1"}, 1.5), ({"r": "2"}, 2.5)]
+                assert len(found["h_count"]) == 3
+
+
+def test_comments_and_blank_lines_within_a_family():
+    lines = ["# TYPE h histogram"]
+    for rank in "012":
+        lines += [f'h_sum{{r="{rank}"}} {rank}', "# a comment", "", f'h_count{{r="{rank}"}} 1', "# another"]
+    page = ("\n".join(lines) + "\n# EOF\n").encode()
+    for names in (["h_sum", "h_count"], ["h_count", "h_sum"]):
+        found = find(page, names).series
+        assert [one.value for one in found["h_sum"]] == [0.0, 1.0, 2.0]
+        assert len(found["h_count"]) == 3
+
+
 def test_sum_and_count_of_ranks_whose_buckets_lie_between():
     lines = []
     for rank in "01":

@@ -138,6 +138,77 @@ def same(left, right) -> bool:
     return repr(pairs(left)) == repr(pairs(right)) and left.series.keys() == right.series.keys()
 
 
+def test_series_added_behind_the_last_line_of_a_large_page_are_seen(short):
+    filler = "".join(f"filler{number} 1\n" for number in range(1500))
+    header = "# TYPE vllm:num_requests_running gauge\n"
+
+    def page(*running: int) -> bytes:
+        ranks = (f'vllm:num_requests_running{{engine="{rank}"}} {number}\n' for rank, number in enumerate(running))
+        return (filler + header + "".join(ranks)).encode()
+
+    reader = PageReader(BUILTIN["vllm"])
+    assert len(page(1)) > 8192
+    told = [
+        reader.read(page(*running), 1.0, everything=False)[0].running
+        for running in ((1,), (2,), (2, 4), (2, 5), (2, 5, 6), (2,), (12,))
+    ]
+    assert told == [1.0, 2.0, 6.0, 7.0, 13.0, 2.0, 12.0]
+    assert short["good"] == 3
+
+
+@pytest.mark.parametrize("header", ["# TYPE vllm:time_to_first_token_seconds histogram\n", ""])
+def test_a_histogram_put_before_the_first_of_its_family_on_a_large_page_is_seen(header, short):
+    filler = "".join(f"filler{number} 1\n" for number in range(1500))
+    name = "vllm:time_to_first_token_seconds"
+
+    def page(*ranks: int) -> bytes:
+        text = "vllm:num_requests_running 1\n" + filler + header
+        for rank in ranks:
+            text += "".join(f'{name}_bucket{{engine="{rank}",le="{le}"}} {rank}\n' for le in range(3))
+            text += f'{name}_sum{{engine="{rank}"}} {rank}\n{name}_count{{engine="{rank}"}} 1\n'
+        return (text + filler).encode()
+
+    reader = PageReader(BUILTIN["vllm"])
+    told = [reader.read(page(*ranks), 1.0)[0].ttft for ranks in ((3,), (3,), (2, 3), (2, 3), (1, 2, 3), (2, 3))]
+    assert [(one.sum_s, one.count) for one in told] == [(3, 1), (3, 1), (5, 2), (5, 2), (6, 3), (5, 2)]
+    assert short["good"] == 2
+
+
+def test_another_rank_behind_a_large_page_of_several_is_seen(short):
+    filler = "".join(f"filler{number} 1\n" for number in range(1500))
+
+    def page(*running: int) -> bytes:
+        return "".join(
+            f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="{rank}"}} {number}\n{filler}'
+            for rank, number in enumerate(running)
+        ).encode()
+
+    reader = PageReader(BUILTIN["vllm"])
+    told = [
+        reader.read(page(*running), 1.0, everything=False)[0].running
+        for running in ((1, 2), (1, 3), (1, 3, 5), (1, 3, 6), (1, 3))
+    ]
+    assert told == [3.0, 4.0, 9.0, 10.0, 4.0]
+    assert short["good"] == 2
+
+
+def test_pages_of_several_ranks_one_behind_the_other(short):
+    def page(*running: int) -> bytes:
+        return "".join(
+            f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="{rank}"}} {number}\n'
+            f'# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{{engine="{rank}"}} 1\n'
+            for rank, number in enumerate(running)
+        ).encode()
+
+    reader = PageReader(BUILTIN["vllm"])
+    told = []
+    for running in ((3, 4), (3, 4), (3, 15), (3, 15, 6), (3, 15, 7), (3,)):
+        sample, _ = reader.read(page(*running), 1.0, everything=False)
+        told.append((sample.running, sample.waiting))
+    assert told == [(7.0, 2.0), (7.0, 2.0), (18.0, 2.0), (24.0, 3.0), (25.0, 3.0), (3.0, 1.0)]
+    assert short["good"] == 3
+
+
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize(
     "name", ["metrics-busy-lora.txt", "metrics-dp2-multiproc.txt", "metrics-kv-pressure-selected.txt"]

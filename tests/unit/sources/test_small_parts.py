@@ -166,7 +166,26 @@ def test_served_models():
     assert parse_served_models(b'{"data":[]}') == ServedModels()
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"data":[{"parent":"x"}]}', b"<html>", b'{"data":"x"}', b"\xff"])
+@pytest.mark.parametrize(
+    ("entry", "served"),
+    [
+        ({"id": "m", "parent": "", "max_model_len": 0}, ServedModels(base=("m",))),
+        ({"id": "m", "parent": "m"}, ServedModels(base=("m",))),
+        ({"id": "m", "parent": "None", "max_model_len": "None"}, ServedModels(base=("m",))),
+        ({"id": "m", "parent": {"id": "x"}, "max_model_len": True}, ServedModels(base=("m",))),
+        ({"id": "m", "max_model_len": "4096"}, ServedModels(base=("m",))),
+        ({"id": "m", "max_model_len": 4096.0}, ServedModels(base=("m",), max_model_len=4096)),
+        ({"id": "m", "max_model_len": 1e300}, ServedModels(base=("m",))),
+        ({"id": "a", "parent": "m", "max_model_len": None}, ServedModels(adapters={"a": "m"})),
+    ],
+)
+def test_entries_of_other_kinds_cost_no_model(entry, served):
+    assert parse_served_models(msgspec.json.encode({"object": "list", "data": [entry]})) == served
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"data":[{"parent":"x"}]}', b"<html>", b'{"data":"x"}', b'{"data":null}', b"\xff"]
+)
 def test_answers_that_are_no_list_of_models(body):
     with pytest.raises(FetchError) as error:
         parse_served_models(body)

@@ -73,14 +73,18 @@ def test_a_mix_of_long_and_short_prompts_starts_and_ends_sooner_than_with_round_
 
 
 def test_what_is_learned_of_the_endpoints_is_how_they_differ():
-    played = fleet("ours", 4, spread=0.26)
-    played.run(long_and_short(4, count=800))
-    table, engines = played.pool.table, list(played.engines.values())
-    errors = [math.log(table.decode_speed[n] / engines[n].accelerator.decode_factor) for n in range(4)]
-    hidden = [math.log(engine.accelerator.decode_factor) for engine in engines]
-    assert max(hidden) - min(hidden) > 0.3
-    # Up to a common factor, which no choice depends on.
-    assert max(errors) - min(errors) < 0.5 * (max(hidden) - min(hidden))
+    hidden, wrong = 0.0, 0.0
+    for seed in range(1, 5):
+        played = fleet("ours", seed, spread=0.26)
+        played.run(long_and_short(seed, count=800))
+        table, engines = played.pool.table, list(played.engines.values())
+        # Up to a common factor, which no choice depends on.
+        errors = [math.log(table.decode_speed[n] / engines[n].accelerator.decode_factor) for n in range(4)]
+        factors = [math.log(engine.accelerator.decode_factor) for engine in engines]
+        wrong += max(errors) - min(errors)
+        hidden += max(factors) - min(factors)
+    assert hidden > 4 * 0.3
+    assert wrong < 0.5 * hidden
 
 
 def test_a_slowed_endpoint_is_relieved_and_gets_its_share_back():

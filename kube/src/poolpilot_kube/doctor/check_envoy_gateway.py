@@ -25,6 +25,15 @@ _UNITS_BYTES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "
 
 def check_envoy_gateway(cluster: Cluster) -> Iterator[Finding]:
     """Every EnvoyExtensionPolicy that calls a pool's picker Service, and what has to go with it."""
+    for policy, processor, pool in calls(cluster):
+        yield from _processor(policy, processor, pool, cluster)
+        yield from _companions(policy, cluster)
+    for policy in cluster.extensions:
+        yield from _refused(policy)
+
+
+def calls(cluster: Cluster) -> Iterator[tuple[Policy, ExtProc, Pool]]:
+    """What of EnvoyExtensionPolicies calls the picker of a pool."""
     pools = {
         (pool.metadata.namespace, pool.spec.endpoint_picker_ref.name): pool
         for pool in cluster.pools
@@ -34,9 +43,26 @@ def check_envoy_gateway(cluster: Cluster) -> Iterator[Finding]:
         for processor in policy.spec.ext_proc:
             pool = _pool_of(policy, processor, pools)
             if pool is not None:
-                yield from _processor(policy, processor, pool, cluster)
-                yield from _companions(policy, cluster)
-        yield from _refused(policy)
+                yield policy, processor, pool
+
+
+def gateways_of(policy: Policy, cluster: Cluster) -> set[str]:
+    """Names of the Gateways that a policy is for, also by its routes."""
+    routes = policy.spec.targets("HTTPRoute")
+    return policy.spec.targets("Gateway") | {
+        parent.name
+        for route in cluster.routes
+        if route.metadata.namespace == policy.metadata.namespace and route.metadata.name in routes
+        for parent in route.spec.parent_refs
+    }
+
+
+def removed(policy: Policy) -> set[str]:
+    """Headers that a ClientTrafficPolicy removes or sets before any filter sees them, in lower case."""
+    early = policy.spec.headers.get("earlyRequestHeaders", {})
+    return {str(one).lower() for one in early.get("remove", [])} | {
+        str(one.get("name", "")).lower() for one in early.get("set", [])
+    }
 
 
 def _pool_of(policy: Policy, processor: ExtProc, pools: dict[Key, Pool]) -> Pool | None:
@@ -118,13 +144,7 @@ def _processor(policy: Policy, processor: ExtProc, pool: Pool, cluster: Cluster)
 def _companions(policy: Policy, cluster: Cluster) -> Iterator[Finding]:
     """The policies that must be there for the same route and gateway."""
     namespace = policy.metadata.namespace
-    routes = policy.spec.targets("HTTPRoute")
-    gateways = policy.spec.targets("Gateway") | {
-        parent.name
-        for route in cluster.routes
-        if route.metadata.namespace == namespace and route.metadata.name in routes
-        for parent in route.spec.parent_refs
-    }
+    routes, gateways = policy.spec.targets("HTTPRoute"), gateways_of(policy, cluster)
     if cluster.knows("backendtrafficpolicies.gateway.envoyproxy.io") and not any(
         _overrides(one) and (one.spec.targets("HTTPRoute") & routes or one.spec.targets("Gateway") & gateways)
         for one in cluster.backends
@@ -141,7 +161,7 @@ def _companions(policy: Policy, cluster: Cluster) -> Iterator[Finding]:
     if not cluster.knows("clienttrafficpolicies.gateway.envoyproxy.io"):
         return
     clients = [one for one in cluster.clients if one.spec.targets("Gateway") & gateways]
-    if not any(DESTINATION in _removed(one) for one in clients):
+    if not any(DESTINATION in removed(one) for one in clients):
         yield Finding(
             Level.ERROR,
             "destination-header",
@@ -175,10 +195,6 @@ def _refused(policy: Policy) -> Iterator[Finding]:
 def _overrides(policy: Policy) -> bool:
     sources: Any = policy.spec.load_balancer.get("endpointOverride", {}).get("extractFrom", [])
     return any(str(one.get("header", "")).lower() == DESTINATION for one in sources)
-
-
-def _removed(policy: Policy) -> set[str]:
-    return {str(one).lower() for one in policy.spec.headers.get("earlyRequestHeaders", {}).get("remove", [])}
 
 
 def _buffer(policy: Policy) -> float:

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from poolpilot_kube.doctor.models import Condition, Picker
     from poolpilot_kube.doctor.reading import Cluster
 
-_ADVICE: Final = {"StateShared", "LoadingSupported"}
+_ADVICE: Final = {"StateShared", "LoadingSupported", "MetricsHistoryAvailable"}
 """Conditions that are False where all is as it should be."""
+_TROUBLE: Final = {
+    "CRDOutdated": "apply the definitions of the operator's version: the chart poolpilot-crds",
+    "Contested": "let one of the two leave the field alone",
+}
+"""Conditions of which True is the trouble, and what to do."""
 _MOST: Final = 5
 
 
@@ -97,7 +102,15 @@ def _pods(picker: Picker) -> Iterator[Finding]:
 
 def _conditions(name: str, conditions: tuple[Condition, ...]) -> Iterator[Finding]:
     for condition in conditions:
-        if condition.status != "False":
+        if condition.type in _TROUBLE and condition.status == "True":
+            yield Finding(
+                Level.WARNING,
+                "condition",
+                name,
+                f"is {condition.type}: {condition.reason}: {condition.message}",
+                _TROUBLE[condition.type],
+            )
+        if condition.status != "False" or condition.type in _TROUBLE:
             continue
         advice = condition.type in _ADVICE
         yield Finding(

@@ -137,7 +137,7 @@ def _pods(pool: Pool, cluster: Cluster) -> Iterator[Finding]:
 def _ports(pool: Pool, pods: list[ModelPod]) -> Iterator[Finding]:
     wanted = {port.number for port in pool.spec.target_ports}
     for pod in pods:
-        declared = {port.container_port for container in pod.spec.containers for port in container.ports}
+        declared = pod.spec.ports
         if declared and not wanted & declared:
             yield Finding(
                 Level.WARNING,

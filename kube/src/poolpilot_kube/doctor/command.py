@@ -16,6 +16,7 @@ from poolpilot_kube.doctor.check_kinds import check_kinds
 from poolpilot_kube.doctor.check_pickers import check_pickers
 from poolpilot_kube.doctor.check_pools import check_pools
 from poolpilot_kube.doctor.check_services import check_services
+from poolpilot_kube.doctor.check_tenants import check_tenants
 from poolpilot_kube.doctor.findings import Report, as_json, as_text, report
 from poolpilot_kube.doctor.reading import Cluster, read, seen
 from poolpilot_kube.errors import AccessError, KubeError
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 
     from poolpilot_kube.access import Access
 
-CHECKS: Final = (check_kinds, check_pools, check_services, check_pickers, check_envoy_gateway, check_gateways)
+CHECKS: Final = (
+    check_kinds,
+    check_pools,
+    check_services,
+    check_pickers,
+    check_tenants,
+    check_envoy_gateway,
+    check_gateways,
+)
 _PROGRAM: Final = "poolpilot doctor"
 _UNKNOWN: Final = 3
 """Exit code: nothing is known."""

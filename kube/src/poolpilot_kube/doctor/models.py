@@ -55,12 +55,20 @@ class Container(Narrow, frozen=True):
     """One of a pod."""
 
     ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
 
 
 class PodSpec(Narrow, frozen=True):
     """What it runs."""
 
     containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+    @property
+    def ports(self) -> set[int]:
+        """All that are declared, also by sidecars: init containers that do not end."""
+        sidecars = (one for one in self.init_containers if one.restart_policy == "Always")
+        return {port.container_port for one in (*self.containers, *sidecars) for port in one.ports}
 
 
 class ModelPod(Pod, frozen=True):
@@ -109,9 +117,16 @@ class PickerTls(Narrow, frozen=True):
     mode: str = "SelfSigned"
 
 
+class PickerConfig(Narrow, frozen=True):
+    """What its pods run by, where it is in the object itself."""
+
+    inline: str | None = None
+
+
 class PickerSpec(Narrow, frozen=True):
     """As far as it matters to others."""
 
+    config: PickerConfig = PickerConfig()
     pools: PickerPools = PickerPools()
     tls: PickerTls = PickerTls()
     replicas: int = 1

@@ -95,12 +95,18 @@ def chat_body(model: str, messages: list[Message], turn: Turn) -> bytes:
 
 
 def chat_headers(turn: Turn) -> dict[str, str]:
-    """The headers of one turn."""
-    return {"content-type": "application/json", OUTPUT_TOKENS: str(turn.output_tokens)}
+    """The headers of one turn; without a length where the engine decides."""
+    headers = {"content-type": "application/json"}
+    if turn.output_tokens:
+        headers[OUTPUT_TOKENS] = str(turn.output_tokens)
+    return headers
 
 
 def read_completion(answer: Answer, expected_tokens: int) -> Completion:
-    """Reads a streamed chat completion of `expected_tokens` tokens. Raises AnswerError when it is anything else."""
+    """Reads a streamed chat completion of `expected_tokens` tokens, 0 for any number.
+
+    Raises AnswerError when it is anything else.
+    """
     if answer.status != 200:
         raise AnswerError(f"status {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
     pieces: list[str] = []
@@ -128,7 +134,7 @@ def read_completion(answer: Answer, expected_tokens: int) -> Completion:
         raise AnswerError("the stream ended without a finish reason and [DONE]")
     if usage is None or not first_s:
         raise AnswerError("the stream held no token" if usage else "the stream held no usage")
-    if usage.completion_tokens != expected_tokens:
+    if expected_tokens and usage.completion_tokens != expected_tokens:
         raise AnswerError(f"{usage.completion_tokens} tokens came, {expected_tokens} were asked for")
     details = usage.prompt_tokens_details
     cached = details.cached_tokens if details else None

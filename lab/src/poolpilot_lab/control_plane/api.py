@@ -101,7 +101,10 @@ class Api:
         await self.call("DELETE", f"{await self._path(manifest)}?gracePeriodSeconds=0")
 
     async def define(self, definitions: Iterable[Mapping[str, Any]]) -> None:
-        """Applies CustomResourceDefinitions and waits until their kinds are served; TimeoutError if they never are."""
+        """Applies CustomResourceDefinitions and waits until their kinds are served; TimeoutError if they never are.
+
+        Afterwards the server has written all that it writes into their statuses.
+        """
         async with asyncio.timeout(_WAIT_S):
             for definition in definitions:
                 await self.apply(definition)
@@ -109,10 +112,23 @@ class Api:
                 kinds = [(f"{spec['group']}/{one['name']}", spec["names"]["kind"]) for one in spec["versions"]]
                 for version, kind in kinds:
                     await self._served(version, kind)
+                await self._settled(definition)
 
     async def _served(self, version: str, kind: str) -> None:
         while True:
             if await self._kind(version, kind) is not None:
+                return
+            await asyncio.sleep(0.05)
+
+    async def _settled(self, definition: Mapping[str, Any]) -> None:
+        """Controllers of the server write one condition each, some of them after the kind is served."""
+        path = await self._path(definition)
+        expected = {"NamesAccepted", "Established"}
+        if definition["spec"]["group"].endswith((".k8s.io", ".kubernetes.io")):
+            expected.add("KubernetesAPIApprovalPolicyConformant")
+        while True:
+            status = _object(await self.call("GET", path)).get("status") or {}
+            if expected <= {one["type"] for one in status.get("conditions") or ()}:
                 return
             await asyncio.sleep(0.05)
 

@@ -14,10 +14,6 @@ class DemoError(Exception):
     exit_code: int = 1
 
 
-class ChildEndedError(DemoError):
-    """A program of the demo ended in mid-run; the message ends with the last lines of its log."""
-
-
 class UsageError(DemoError):
     """A flag has a value that cannot be used."""
 

@@ -102,7 +102,7 @@ def policy_figures(
     outcomes: Sequence[Outcome], endpoints: Sequence[Endpoint], counters: Mapping[str, Counters]
 ) -> PolicyFigures:
     """Figures of one run; `counters` by name of the endpoint. A failed request took forever."""
-    span_s = _span_s(outcomes)
+    span_s = lasted_s(outcomes)
     pool = sum((counters[endpoint.name] for endpoint in endpoints), Counters())
     return PolicyFigures(
         **_fields(outcomes, pool, span_s),
@@ -137,7 +137,8 @@ def _fields(outcomes: Sequence[Outcome], counters: Counters, span_s: float) -> d
     }
 
 
-def _span_s(outcomes: Sequence[Outcome]) -> float:
+def lasted_s(outcomes: Sequence[Outcome]) -> float:
+    """Seconds from the first request sent to the last answer."""
     sent = [outcome for outcome in outcomes if outcome.end_ms > 0]
     if not sent:
         return 0.0

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.client.load import LoadResult, Outcome, play
 from poolpilot_lab.client.pool import HttpClient
 from poolpilot_lab.demo.figures import Counters, Endpoint, PolicyFigures, policy_figures
 from poolpilot_lab.demo.machine import Punctuality, processor_seconds, punctuality
 from poolpilot_lab.demo.scenario import ENGINES
-from poolpilot_lab.demo.stage import Stage, stage
+from poolpilot_lab.demo.stage import stage
 from poolpilot_lab.demo.telemetry import Clock, EngineMonitor, sample_forever
+from poolpilot_lab.processes import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from pathlib import Path
 
     from poolpilot_lab.demo.policies import Policy
@@ -57,7 +58,8 @@ async def run_policy(
         client = HttpClient(running.gateway.host, running.gateway.port)
         try:
             start_s, before = time.monotonic(), processor_seconds()
-            load = await _watched(running, monitors, _play(workload, client, on_outcome))
+            playing = _play(workload, client, on_outcome)
+            load = await watched(playing, running.children, sample_forever(monitors, time.monotonic()))
             seconds, after = time.monotonic() - start_s, processor_seconds()
             counted = await asyncio.gather(*(monitor.counters() for monitor in monitors))
         finally:
@@ -86,23 +88,3 @@ async def run_policy(
 async def _play(workload: Workload, client: HttpClient, on_outcome: Callable[[Outcome], None]) -> LoadResult:
     limit_s = workload.last_start_ms / 1000.0 + PATIENCE_S
     return await play(workload, client, limit_s=limit_s, drain_s=DRAIN_S, on_outcome=on_outcome)
-
-
-async def _watched(
-    running: Stage, monitors: list[EngineMonitor], load: Coroutine[None, None, LoadResult]
-) -> LoadResult:
-    """Sees the load through; a program that ends meanwhile ends everything."""
-    playing = asyncio.create_task(load)
-    watching = asyncio.create_task(running.watch())
-    sampling = asyncio.create_task(sample_forever(monitors, time.monotonic()))
-    tasks: list[asyncio.Task[Any]] = [watching, sampling, playing]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-        return playing.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from poolpilot_lab.programs import EngineSpec
 from poolpilot_lab.workload.draws import LogNormal
 from poolpilot_lab.workload.sessions import SessionKind, WorkloadSpec
 
@@ -13,24 +14,20 @@ ADAPTERS: Final = tuple(f"adapter-{number}" for number in range(1, 9))
 ADAPTER_SLOTS: Final = 2
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """One stand-in engine. Nothing of this is told to the picker."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DemoEngine(EngineSpec):
+    """As pictures and tables name it."""
 
-    name: str
     label: str
-    profile: str
-    kv_blocks: int | None = None
-    """KV blocks of 16 tokens, instead of what fits into the GPU."""
 
 
 ENGINES: Final = (
-    EngineSpec("engine-1", "H100 #1", "llama-3.1-8b-h100"),
-    EngineSpec("engine-2", "H100 #2", "llama-3.1-8b-h100"),
-    EngineSpec("engine-3", "A100", "llama-3.1-8b-a100"),
-    EngineSpec("engine-4", "H100 small KV", "llama-3.1-8b-h100", kv_blocks=3000),
+    DemoEngine("engine-1", "llama-3.1-8b-h100", label="H100 #1"),
+    DemoEngine("engine-2", "llama-3.1-8b-h100", label="H100 #2"),
+    DemoEngine("engine-3", "llama-3.1-8b-a100", label="A100"),
+    DemoEngine("engine-4", "llama-3.1-8b-h100", kv_blocks=3000, label="H100 small KV"),
 )
-HIDDEN: Final = {"variation": 0.15, "step-noise": 0.1, "stall-every-ms": 20_000, "stall-ms": 100}
+HIDDEN: Final[dict[str, float]] = {"variation": 0.15, "step-noise": 0.1, "stall-every-ms": 20_000, "stall-ms": 100}
 """How far the engines stray from their profiles, as flags: speed factors of each engine (±30 % at most), noise of each
 step, and a stall now and then. So no two are alike, and no formula that a picker may believe in is exact."""
 

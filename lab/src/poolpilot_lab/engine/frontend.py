@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from random import Random
 from typing import TYPE_CHECKING, cast
@@ -114,6 +115,7 @@ class Frontend:
     def _make_routes(self) -> dict[str, dict[str, Callable[[Exchange], None]]]:
         routes: dict[str, dict[str, Callable[[Exchange], None]]] = {
             "/v1/chat/completions": {"POST": self._chat},
+            "/v1/chat/completions/render": {"POST": self._render_chat},
             "/v1/completions": {"POST": self._completion},
             "/v1/embeddings": {"POST": self._embeddings},
             "/v1/models": {"GET": self._models},
@@ -189,6 +191,25 @@ class Frontend:
         _json(
             exchange,
             {"count": len(ids), "max_model_len": self._config.context, "tokens": ids, "token_strs": None},
+        )
+
+    def _render_chat(self, exchange: Exchange) -> None:
+        """The prompt's tokens as the engine would compute them: what a router asks for that indexes tokens."""
+        request = api.chat_generation(exchange.body)
+        self.registry.resolve(request.model)
+        [prompt] = request.prompts
+        _json(
+            exchange,
+            {
+                "request_id": request.kind.id_prefix + (exchange.headers.get("x-request-id") or os.urandom(8).hex()),
+                "token_ids": prompt.ids(),
+                "features": None,
+                "sampling_params": {"n": request.choices, "max_tokens": request.max_tokens},
+                "model": request.model or self.registry.base,
+                "stream": request.stream,
+                "cache_salt": request.cache_salt,
+                "priority": 0,
+            },
         )
 
     # -- LoRA ----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class Container:
     def __init__(self, spec: Json, policy: str, around: Around, pace: Pace, grace_s: float) -> None:
         """`policy`: Always, OnFailure or Never."""
         self.spec = spec
+        self.sidecar = spec.get("restartPolicy") == "Always"
+        """Of an init container: it runs on beside those that follow."""
         self.status = ContainerStatus(spec["name"], spec["image"])
         self._policy = policy
         self._around = around
@@ -74,6 +76,7 @@ class Container:
         self._backoff = Backoff(random.Random(), pace.first_backoff_s, pace.most_backoff_s)
         self._process: Launched | None = None
         self._stopping = asyncio.Event()
+        self._begun = asyncio.Event()
 
     async def run(self) -> int:
         """Returns the last exit code when it will not be started again."""
@@ -99,6 +102,10 @@ class Container:
             if await self._stopped_within(self._backoff.after_failure()):
                 return code
 
+    async def begun(self) -> None:
+        """Returns when it has started for the first time, as its startup probe says if it has one."""
+        await self._begun.wait()
+
     async def stop(self, grace_s: float) -> None:
         """preStop hook, TERM, and KILL when `grace_s` seconds are over, all counted from now."""
         self._stopping.set()
@@ -118,10 +125,15 @@ class Container:
                 await self._stopped_within(self._backoff.after_failure())
                 continue
             self.status.run(f"process://{process.pid}", started="startupProbe" not in self.spec)
-            self.status.ready = self.status.started and "readinessProbe" not in self.spec
-            self._around.changed()
+            self._note_start()
             return process
         return None
+
+    def _note_start(self) -> None:
+        self.status.ready = self.status.started and "readinessProbe" not in self.spec
+        if self.status.started:
+            self._begun.set()
+        self._around.changed()
 
     async def _stopped_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -148,8 +160,7 @@ class Container:
                 await self._give_up(process, "startup")
                 return
             self.status.started = True
-            self.status.ready = "readinessProbe" not in self.spec
-            self._around.changed()
+            self._note_start()
         watching: list[Coroutine[Any, Any, object]] = []
         if "readinessProbe" in self.spec:
             watching.append(self._probe(process, "readinessProbe", self._ready))

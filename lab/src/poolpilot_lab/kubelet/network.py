@@ -22,6 +22,9 @@ NODE: Final = str(PODS[1])
 NAMES: Final = str(SERVICES[10])
 """Where names are asked for."""
 BRIDGE: Final = "pods0"
+_BRIDGE_MAC: Final = "0a:58:0a:f4:00:01"
+"""Fixed: else a bridge has the lowest of its ports', changes it as that pod goes, and is lost to all others until they
+ask for it anew, which is most of a minute."""
 _RESERVED: Final = 256
 """Addresses at the beginning of the range that no pod gets: the node's, and whatever tests bind on it."""
 
@@ -47,7 +50,7 @@ async def set_up() -> None:
     """Bridge, node address, and the Services' addresses, which are local: run once, in a fresh namespace."""
     await _ip(
         "link set lo up",
-        f"link add {BRIDGE} type bridge",
+        f"link add {BRIDGE} address {_BRIDGE_MAC} type bridge",
         f"addr add {NODE}/{PODS.prefixlen} dev {BRIDGE}",
         f"link set {BRIDGE} up",
         f"route add local {SERVICES} dev lo",

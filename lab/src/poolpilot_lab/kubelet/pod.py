@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,7 @@ from poolpilot_lab.kubelet.environment import MissingError, Place, Sources, envi
 from poolpilot_lab.kubelet.events import LOST, Events
 from poolpilot_lab.kubelet.images import program
 from poolpilot_lab.kubelet.launch import Launched, LaunchError
-from poolpilot_lab.kubelet.network import NAMES, Sandbox
-from poolpilot_lab.kubelet.services import DOMAIN
+from poolpilot_lab.kubelet.network import Sandbox
 from poolpilot_lab.kubelet.status import PodState
 
 if TYPE_CHECKING:
@@ -80,8 +80,17 @@ class Pod:
         self._containers = [self._container(one, policy) for one in pod.spec["containers"]]
         # A failed init container is started again unless the pod may never be.
         init = "Never" if policy == "Never" else "OnFailure"
-        self._init = [self._container(one, init) for one in pod.spec.get("initContainers", ())]
-        self.state = PodState([one.status for one in self._containers], [one.status for one in self._init])
+        self._init = [
+            self._container(one, one.get("restartPolicy", init)) for one in pod.spec.get("initContainers", ())
+        ]
+        self._sidecars = [one for one in self._init if one.sidecar]
+        self._running: list[asyncio.Task[int]] = []
+        """Of sidecars."""
+        self.state = PodState(
+            [one.status for one in self._containers],
+            [one.status for one in self._init],
+            [one.status for one in self._sidecars],
+        )
 
     def _container(self, spec: Json, policy: str) -> Container:
         return Container(spec, policy, self, self._node.pace, self._grace_s)
@@ -133,9 +142,10 @@ class Pod:
             await self._ending.wait()
             await self._stop()
         finally:
-            for task in (working, ending, writing):
+            tasks = (working, ending, writing, *self._running)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(working, ending, writing, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             for one in (*self._containers, *self._init):
                 await one.stop(0.0)
             await self._clear()
@@ -146,6 +156,11 @@ class Pod:
         self.changed()
         await self._prepare()
         for one in self._init:
+            if one.sidecar:
+                # The next one begins when it has started, and it runs beside all that follow.
+                self._running.append(asyncio.create_task(one.run()))
+                await one.begun()
+                continue
             if await one.run() != 0:
                 await self._done("Failed")
                 return
@@ -155,6 +170,7 @@ class Pod:
         self.changed()
         codes = await asyncio.gather(*(one.run() for one in self._containers))
         if not self._ending.is_set():
+            await self._stop_sidecars(self._grace_s)
             await self._done("Failed" if any(codes) else "Succeeded")
 
     async def _done(self, phase: str) -> None:
@@ -184,13 +200,19 @@ class Pod:
         """What this node cannot do is refused, not left out."""
         if self.pod.spec.get("hostNetwork"):
             raise LaunchError("hostNetwork: pods of this node have networks of their own")
-        for one in self.pod.spec.get("initContainers", ()):
-            if one.get("restartPolicy") == "Always":
-                raise LaunchError(f"init container {one['name']!r}: sidecars are not known to this node")
 
     async def _stop(self) -> None:
         grace_s = 0.0 if self._now else self._grace_left_s()
-        await asyncio.gather(*(one.stop(grace_s) for one in (*self._containers, *self._init)))
+        deadline = time.monotonic() + grace_s
+        others = [one for one in (*self._containers, *self._init) if not one.sidecar]
+        await asyncio.gather(*(one.stop(grace_s) for one in others))
+        await self._stop_sidecars(max(deadline - time.monotonic(), 0.0))
+
+    async def _stop_sidecars(self, grace_s: float) -> None:
+        """After all that they stand beside, the last that came first; with what is left of the grace."""
+        deadline = time.monotonic() + grace_s
+        for one in reversed(self._sidecars):
+            await one.stop(max(deadline - time.monotonic(), 0.0))
 
     def _grace_left_s(self) -> float:
         given = self.pod.metadata.deletion_grace_period_seconds
@@ -313,14 +335,7 @@ class Pod:
         return [*mounts, *hidden, *self._etc()]
 
     def _etc(self) -> list[Json]:
-        namespace = self.pod.metadata.namespace
-        name = self.pod.spec.get("hostname") or self.pod.metadata.name
-        search = f"{namespace}.{DOMAIN} {DOMAIN} cluster.local"
-        texts = {
-            "resolv.conf": f"nameserver {NAMES}\nsearch {search}\noptions ndots:5\n",
-            "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{self.address}\t{name}\n",
-            "hostname": f"{name}\n",
-        }
+        texts = volumes.etc(self.pod, self.address)
         folder = self._folder / "etc"
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

@@ -86,6 +86,8 @@ class PodState:
 
     containers: list[ContainerStatus]
     init: list[ContainerStatus]
+    sidecars: list[ContainerStatus] = field(default_factory=list)
+    """Those of `init` that run on."""
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -97,8 +99,8 @@ class PodState:
 
     @property
     def ready(self) -> bool:
-        """All containers are."""
-        return self.phase == "Running" and all(one.ready for one in self.containers)
+        """All containers are, also those beside them."""
+        return self.phase == "Running" and all(one.ready for one in (*self.containers, *self.sidecars))
 
     def json(self, place: Place, before: Mapping[str, object]) -> Json:
         """`before`: the status that the pod has, for the conditions of others."""

@@ -10,6 +10,8 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.kubelet.environment import MissingError, Place, Sources, field_value, found_keys, resource_value
+from poolpilot_lab.kubelet.network import NAMES
+from poolpilot_lab.kubelet.services import DOMAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +34,17 @@ def token_sources(pod: NodePod) -> Iterator[Json]:
 def is_empty_dir(volume: Json) -> bool:
     """Of the pod's own, nothing is put in it. A generic ephemeral or persistent volume is not that."""
     return "emptyDir" in volume
+
+
+def etc(pod: NodePod, address: str) -> dict[str, str]:
+    """Files of /etc by which a pod knows its names and finds those of others."""
+    search = f"{pod.metadata.namespace}.{DOMAIN} {DOMAIN} cluster.local"
+    name = pod.spec.get("hostname") or pod.metadata.name
+    return {
+        "resolv.conf": f"nameserver {NAMES}\nsearch {search}\noptions ndots:5\n",
+        "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost\n{address}\t{name}\n",
+        "hostname": f"{name}\n",
+    }
 
 
 def contents(pod: NodePod, volume: Json, sources: Sources, place: Place, tokens: Mapping[str, str]) -> dict[str, bytes]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.engine.model import Sequence
-from poolpilot_lab.sim.router import Clairvoyant
-from poolpilot_lab.sim.telemetry import EVERYTHING_MS, IDLE_FACTOR, JITTER, read
+from poolpilot_lab.sim.router import TURNED_AWAY, Clairvoyant, Holding, Patient, Sampling
+from poolpilot_lab.sim.telemetry import scrapes
 from poolpilot_lab.sim.trip import Fate, Trip
 from poolpilot_picker.errors import RequestRefused
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from poolpilot_lab.engine.model import Engine
     from poolpilot_lab.sim.router import Router
+    from poolpilot_lab.sim.telemetry import Scraping
     from poolpilot_lab.sim.world import Change, World
     from poolpilot_lab.workload.calls import Call, Traffic
-    from poolpilot_picker.state.samples import EngineSample
 
 START_MS: Final = 1_000_000.0
 """The clock does not start at 0, as it does not in life."""
@@ -85,9 +85,13 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._version = [0] * len(self.engines)
-        self._everything_at: dict[tuple[int, int], float] = {}
+        self._on_step = self._step_ended
         self._alive = [not world.starts_later(e) for e in range(len(self.engines))]
         self._listed = list(self._alive)
+        self._there = list(self._alive)
+        """Listed and alive: what telemetry can be read of."""
+        self._scrapes: Scraping | None = None
+        self._sampling = router.sampling if isinstance(router, Patient) else Sampling.AT_ONCE
         self._failing: dict[int, float] = {}
         self._held = 0
         self.now = START_MS
@@ -100,6 +104,7 @@ class Simulation:
         self._traffic = traffic
         self._drain_ms = drain_ms
         self._most_waiting = most_waiting
+        self._notice_ms = world.notice_ms
 
     # ---- events
 
@@ -112,24 +117,32 @@ class Simulation:
         record, router = self._record, self._router
         if isinstance(router, Clairvoyant):
             router.foresee([(START_MS + call.at_ms, call) for call in self._traffic.calls])
+        if isinstance(router, Holding):
+            router.wakes(lambda at: self._at(max(at, self.now), self._woken, None))
         router.start(self.engines, self._present(), self.now)
         for call in self._traffic.calls:
             self._at(START_MS + call.at_ms, self._arrive, call)
         if router.scrape_ms is not None:
-            for picker in range(self._world.pickers):
-                for endpoint in range(len(self.engines)):
-                    self._at(self.now + self._random.uniform(0.0, router.scrape_ms), self._read, (picker, endpoint))
+            world, there = self._world, self._there
+            self._scrapes = scrapes(
+                self.engines, there, world, router.scrape_ms, self.now, self._sampling, self._random
+            )
+            if self._sampling is Sampling.AT_ONCE:
+                self._at(self._scrapes.next_ms, self._read, self._scrapes)
         for change in self._world.changes:
             self._at(START_MS + change.at_share * (record.end_ms - START_MS), self._change, change)
         self._at(record.begin_ms, self._window, -1)
         self._at(record.end_ms, self._window, 1)
         self._at(self.now + WATCH_MS, self._watch, None)
         give_up = record.end_ms + self._drain_ms
-        events = self._events
-        while events and (self.now < record.end_ms or self._open):
-            self.now, _, what, about = heapq.heappop(events)
+        events, reading = self._events, self._scrapes if self._sampling is not Sampling.AT_ONCE else None
+        pop, end_ms = heapq.heappop, record.end_ms
+        while events and (self.now < end_ms or self._open):
+            self.now, _, what, about = pop(events)
             if self.now > give_up:
                 break
+            if reading is not None and reading.next_ms <= self.now:
+                reading.advance(self.now)
             what(about)
         self._window(0)
         return record
@@ -175,6 +188,7 @@ class Simulation:
         self._route(trip)
 
     def _route(self, trip: Trip) -> None:
+        self._tell()
         try:
             endpoint = self._router.route(trip, self.now)
         except RequestRefused:
@@ -238,6 +252,7 @@ class Simulation:
             self._end(trip, Fate.LOST)
             return
         trip.tried.append(trip.endpoint)
+        self._tell(asked=False)
         self._router.ended(trip, Fate.LOST, self.now)
         trip.sequence = trip.placement = None
         self._route(trip)
@@ -250,6 +265,7 @@ class Simulation:
             # A first token that was seen was seen, whatever became of the rest.
             trip.end_ms = float("inf")
         if told:
+            self._tell(asked=False)
             self._router.ended(trip, fate, self.now)
         if self._record.begin_ms <= trip.arrived_ms <= self._record.end_ms:
             self._open -= 1
@@ -272,9 +288,8 @@ class Simulation:
         endpoint, version = about
         if version != self._version[endpoint]:
             return
-        engine = self.engines[endpoint]
-        outcome = engine.settle(self.now)
-        notice = self._world.notice_ms
+        outcome = self.engines[endpoint].settle(self.now)
+        notice = self._notice_ms
         for sequence in outcome.first_tokens:
             trip: Any = sequence.tag
             if trip.first_ms < math.inf:
@@ -287,11 +302,17 @@ class Simulation:
             trip.generating -= 1
             if not trip.generating:
                 self._at(self.now + notice, self._saw_end, trip)
-        self._plan(endpoint)
+        # As `_plan` does: half of all events are ends of steps.
+        end = self.engines[endpoint].plan(self.now, RUN_STEPS)
+        if end is not None:
+            self._version[endpoint] = version = version + 1
+            self._count = count = self._count + 1
+            heapq.heappush(self._events, (end, count, self._on_step, (endpoint, version)))
         if self._held:
             self._release()
 
     def _saw_first(self, trip: Trip) -> None:
+        self._tell(asked=False)
         self._router.first_token(trip, self.now)
 
     def _saw_end(self, trip: Trip) -> None:
@@ -300,30 +321,35 @@ class Simulation:
     def _release(self) -> None:
         for trip, endpoint in self._router.released(self.now):
             self._held -= 1
-            self._dispatch(trip, endpoint)
+            if endpoint == TURNED_AWAY:
+                self._end(trip, Fate.REFUSED, told=False)
+            else:
+                self._dispatch(trip, endpoint)
+
+    def _woken(self, _: None) -> None:
+        self._release()
 
     # ---- telemetry
 
-    def _read(self, about: tuple[int, int]) -> None:
-        picker, endpoint = about
-        scrape = self._router.scrape_ms
-        assert scrape is not None
-        pause = scrape
-        if self._listed[endpoint] and self._alive[endpoint]:
-            engine = self.engines[endpoint]
-            everything = self.now >= self._everything_at.get(about, 0.0)
-            if everything:
-                self._everything_at[about] = self.now + max(EVERYTHING_MS, scrape) * (1.0 - JITTER)
-            sample = read(engine, self.now, everything=everything, tokens_per_step=self._tokens_per_step[endpoint])
-            self._at(self.now + self._world.telemetry_delay_ms, self._sampled, (picker, endpoint, sample))
-            if self._world.scrape_ms is None and not engine.in_flight:
-                pause *= IDLE_FACTOR
-        self._at(self.now + pause * self._random.uniform(1.0 - JITTER, 1.0 + JITTER), self._read, about)
+    def _read(self, reading: Scraping) -> None:
+        """The next reading, where samples are told at once."""
+        reading.advance(self.now)
+        self._at(self.now + self._world.telemetry_delay_ms, self._told, None)
+        self._at(reading.next_ms, self._read, reading)
 
-    def _sampled(self, about: tuple[int, int, EngineSample]) -> None:
-        picker, endpoint, sample = about
-        if self._listed[endpoint]:
-            self._router.sampled(picker, endpoint, sample, self.now)
+    def _told(self, _: None) -> None:
+        self._tell()
+
+    def _tell(self, *, asked: bool = True) -> None:
+        """Tells the router what telemetry has arrived; not `asked`: only if it is more than the gauges of now."""
+        reading = self._scrapes
+        if reading is None or reading.due_ms > self.now:
+            return
+        if not asked and self._sampling.latest_only and not reading.whole_pending:
+            return
+        for picker, endpoint, sample, arrived in reading.take(self.now):
+            if self._listed[endpoint]:
+                self._router.sampled(picker, endpoint, sample, arrived)
 
     # ---- what happens to endpoints
 
@@ -331,6 +357,7 @@ class Simulation:
         return [endpoint for endpoint, listed in enumerate(self._listed) if listed]
 
     def _change(self, change: Change) -> None:
+        self._tell()
         endpoint = change.endpoint
         accelerator = self.engines[endpoint].accelerator
         match change.kind:
@@ -349,7 +376,7 @@ class Simulation:
             case "drain":
                 self._delist(endpoint)
             case "start":
-                self._alive[endpoint] = self._listed[endpoint] = True
+                self._alive[endpoint] = self._listed[endpoint] = self._there[endpoint] = True
                 self._router.present(self._present(), self.now)
 
     def _cut(self, endpoint: int) -> None:
@@ -359,12 +386,13 @@ class Simulation:
             self._schedule(endpoint, end)
 
     def _kill(self, endpoint: int) -> None:
-        self._alive[endpoint] = False
+        self._alive[endpoint] = self._there[endpoint] = False
         self._version[endpoint] += 1
         engine = self.engines[endpoint]
         for sequence in [*engine.running, *engine.waiting]:
             self._at(self.now + REFUSED_MS, self._lost, sequence.tag)
 
     def _delist(self, endpoint: int) -> None:
-        self._listed[endpoint] = False
+        self._tell()
+        self._listed[endpoint] = self._there[endpoint] = False
         self._router.present(self._present(), self.now)

@@ -54,6 +54,7 @@ def _harm(
         warm_share=0.25,
         run_s=20.0,
         search_s=60.0,
+        draws=5,
         changes=changes,
         more=more,
     )

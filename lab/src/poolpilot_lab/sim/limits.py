@@ -75,6 +75,7 @@ def limits(record: Record, world: World, seed: int) -> Limits:
     reference = engines[0].accelerator
     speed = sum(_speed(engine, engines[0]) for engine in engines)
     cheapest = _cheapest(reference)
+    fastest = _fastest(engines)
     releases, works, l1 = [], [], []
     prompt = found = 0
     measured: list[bool] = []
@@ -90,7 +91,7 @@ def limits(record: Record, world: World, seed: int) -> Limits:
         inside = trip.arrived_ms >= record.begin_ms
         measured.append(inside)
         if inside:
-            l1.append(overhead + min(alone_ms(engine, new, held) for engine in _fastest(engines)))
+            l1.append(overhead + min(alone_ms(engine, new, held) for engine in fastest))
             prompt += call.prompt_tokens
             found += held
     pooled = [end for end, inside in zip(_srpt(releases, works), measured, strict=True) if inside]

@@ -29,10 +29,15 @@ OUTPUT_WEIGHT: Final = 2.0
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The smallest value that `share` of the values do not exceed; infinite ones included. NaN of nothing."""
+    return quantiles(values, [share])[0]
+
+
+def quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:
+    """The same for several shares."""
     if not values:
-        return math.nan
+        return [math.nan] * len(shares)
     ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in shares]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -90,7 +95,8 @@ def details(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
     """Figures beside the row: for the report and for paired comparisons."""
     trips, alone = _counted(record, limits)
     e2e = [trip.e2e_ms for trip in trips]
-    slowdown = [trip.ttft_ms / ideal for trip, ideal in zip(trips, alone, strict=False)]
+    ttft = [trip.ttft_ms for trip in trips]
+    slowdown = [late / ideal for late, ideal in zip(ttft, alone, strict=False)]
     placed: dict[int, int] = defaultdict(int)
     for trip in trips:
         placed[trip.endpoint] += 1
@@ -98,17 +104,19 @@ def details(record: Record, slo: Slo, limits: Limits) -> dict[str, Any]:
     return {
         "e2e_mean_ms": mean(e2e),
         "alone_mean_ms": mean(limits.l1_ms),
-        "ttft_p90_ms": quantile([trip.ttft_ms for trip in trips], 0.9),
+        "ttft_p90_ms": quantile(ttft, 0.9),
         "tpot_mean_ms": mean(_tpots(trips)),
         "good_share": sum(good(trip, slo) for trip in trips) / max(1, len(trips)),
         "slowdown_p50": quantile(slowdown, 0.5),
         "slowdown_p99": quantile(slowdown, 0.99),
-        "longest_wait_ms": max((trip.ttft_ms for trip in trips), default=math.nan),
+        "longest_wait_ms": max(ttft, default=math.nan),
         "preemptions": record.preemptions,
+        "longest_prompt_tokens": max((trip.call.prompt_tokens for trip in trips), default=0),
+        "dearest_tokens": max((_service(trip) for trip in trips), default=0.0),
         "failed": len(lost),
         "placed_by_endpoint": {str(endpoint): count for endpoint, count in sorted(placed.items())},
         "loads": _thinned(record),
-        "ttft_quantiles_ms": [quantile([trip.ttft_ms for trip in trips], share / 100) for share in range(1, 101)],
+        "ttft_quantiles_ms": quantiles(ttft, [share / 100 for share in range(1, 101)]),
     }
 
 
@@ -128,6 +136,10 @@ def timeline(record: Record, world: World) -> dict[str, Any]:
             trip.fate in (Fate.LOST, Fate.OPEN) and trip.first_ms == math.inf for trip in record.measured
         ),
     }
+
+
+def _service(trip: Trip) -> float:
+    return PROMPT_WEIGHT * trip.call.prompt_tokens + OUTPUT_WEIGHT * trip.call.output_tokens
 
 
 def _thinned(record: Record, points: int = 100) -> dict[str, list[Any]]:

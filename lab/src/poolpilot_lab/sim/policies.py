@@ -8,6 +8,7 @@ import msgspec
 
 from poolpilot_lab.sim.baselines import BASELINES
 from poolpilot_lab.sim.baselines.base import strict
+from poolpilot_lab.sim.flow_policies import FLOW_POLICIES
 from poolpilot_lab.sim.oracle import CentralQueue, Oracle
 from poolpilot_lab.sim.pool_router import PoolRouter
 from poolpilot_lab.sim.rollout import Rollout
@@ -15,7 +16,7 @@ from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ALL, Variant
 from poolpilot_picker.config.step_models import GENERIC, StepModel
 from poolpilot_picker.routing.pipeline import Profile
-from poolpilot_picker.routing.predicted_finish import PredictedFinishPicker
+from poolpilot_picker.routing.predicted_finish import PredictedFinishParameters, PredictedFinishPicker
 
 if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Accelerator
@@ -44,6 +45,8 @@ def make_router(name: str, world: World, seed: int, variant: Variant | None = No
         return Rollout(world, seed)
     if name == CENTRAL_QUEUE:
         return CentralQueue(world, seed)
+    if name in FLOW_POLICIES:
+        return FLOW_POLICIES[name].router(world, _default, seed, counts_pickers=True, step_model=lambda _: GENERIC)
     if name in ALL:
         return _poolpilot(world, seed, variant or ALL[name])
     baseline = BASELINES[name]
@@ -53,7 +56,14 @@ def make_router(name: str, world: World, seed: int, variant: Variant | None = No
         seed,
         scrape_ms=baseline.scrape_ms,
         first_tokens=baseline.first_tokens,
+        sampling=baseline.sampling,
+        ejects=False,
     )
+
+
+def _default(parameters: PredictedFinishParameters | None = None) -> Profile:
+    picker = PredictedFinishPicker(parameters or PredictedFinishParameters())
+    return Profile("default", picker=("predicted-finish-picker", picker), guard=strict())
 
 
 def _poolpilot(world: World, seed: int, variant: Variant) -> Router:
@@ -67,11 +77,7 @@ def _poolpilot(world: World, seed: int, variant: Variant) -> Router:
 
     return PoolRouter(
         world,
-        lambda: Profile(
-            "default",
-            picker=("predicted-finish-picker", PredictedFinishPicker(variant.parameters)),
-            guard=strict(),
-        ),
+        lambda: _default(variant.parameters),
         seed,
         variant=variant,
         first_tokens=variant.first_tokens,

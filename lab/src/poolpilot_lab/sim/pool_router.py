@@ -10,11 +10,14 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.sim.baselines.base import Learner, RulePicker
+from poolpilot_lab.sim.router import Sampling
 from poolpilot_lab.sim.sharing import PerPicker, own_adapters, own_prefixes
+from poolpilot_lab.sim.telemetry import AnswerWindows
 from poolpilot_lab.sim.trip import Fate
 from poolpilot_lab.sim.variants import PLAIN, ExactCache, TrueLengths, Variant
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.pool import Pool, PoolSettings
+from poolpilot_picker.learning.breaker import EjectionSettings
 from poolpilot_picker.requests.request import InferenceRequest, PrefixChain, RequestKind
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointSpec, EndpointTable
@@ -53,19 +56,30 @@ class PoolRouter:
         first_tokens: bool = False,
         counts_pickers: bool = False,
         step_model: Callable[[EndpointSpec], StepModel] | None = None,
+        sampling: Sampling = Sampling.IN_TIME,
+        ejects: bool = True,
     ) -> None:
         """variant: what poolpilot knows besides. first_tokens: the policy's peer sees the first token of every answer,
         not only of sampled ones. counts_pickers: the policy knows how many pickers there are. step_model: coefficients
-        given to the policy."""
+        given to the policy. sampling: with LATEST and GAUGES the policy reads of telemetry the engines' gauges (and
+        adapters), and nothing that is learned from it but lengths: no speeds, no ends of prefill queues. ejects: the
+        pool leaves out endpoints that fail; no published policy does."""
         self._world = world
         self._variant = variant
         self._scrape_ms = world.scrape_ms or scrape_ms
         self._first_tokens = first_tokens
+        self._sampling = sampling
+        self._gauges_only = sampling.latest_only
+        self._answers = [AnswerWindows() for _ in range(world.pickers)]
         draw = random.Random(f"{seed}/tokens")
         self._bias = math.exp(draw.gauss(0.0, world.token_bias))
         self._draw = draw
         one_account = "bookings" in variant.shares and world.pickers > 1
-        settings = PoolSettings(receipt_share=0.0, pickers=world.pickers if counts_pickers and not one_account else 1)
+        settings = PoolSettings(
+            receipt_share=0.0,
+            pickers=world.pickers if counts_pickers and not one_account else 1,
+            ejection=EjectionSettings() if ejects else EjectionSettings(most_share=0.0),
+        )
         self._own: list[PerPicker] = []
         prefixes: Any = None
         adapters: Any = None
@@ -104,6 +118,11 @@ class PoolRouter:
     def scrape_ms(self) -> float | None:
         """Interval of readings."""
         return self._scrape_ms
+
+    @property
+    def sampling(self) -> Sampling:
+        """A pool that holds requests may send them when a sample comes; others are not moved by one."""
+        return Sampling.AT_ONCE if any(pool.flow is not None for pool in self.pools) else self._sampling
 
     def start(self, engines: list[Engine], present: list[int], now: float) -> None:
         """Discovery's first word."""
@@ -208,5 +227,19 @@ class PoolRouter:
             sample.ttft = sample.inter_token = None
         pool = self._pool(picker)
         known = pool.table.find(self._addresses[endpoint])
-        if known is not None:
+        if known is None:
+            return
+        if not self._gauges_only:
+            pool.apply_sample(known, sample, now)
+            return
+        if sample.ttft is not None:
+            self._answers[picker].learn(known, sample, now, pool.lengths)
+            sample.ttft = sample.inter_token = None
+            pool.apply_sample(known, sample, now)
+        elif sample.running or sample.waiting:
+            # All that such a policy can see of it, and most of what a run's samples are.
+            pool.table.columns.tell(known.slot, sample, pool.ledger.explained(known, sample.taken_ms))
+            if sample.max_adapters is not None:
+                pool.adapters.apply_sample(known.slot, sample)
+        else:
             pool.apply_sample(known, sample, now)

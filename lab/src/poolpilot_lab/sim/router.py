@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from poolpilot_lab.engine.model import Engine
     from poolpilot_lab.sim.trip import Fate, Trip
     from poolpilot_lab.workload.calls import Call
     from poolpilot_picker.state.samples import EngineSample
+
+
+TURNED_AWAY: Final = -1
+"""In place of the endpoint of a held trip that will not be placed."""
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """Holds trips, and knows when it wants to be asked for them besides."""
+
+    def wakes(self, ask: Callable[[float], None]) -> None:
+        """`ask`: for a call of `released` at a time; one that is over means now, behind what is under way."""
+        ...
 
 
 @runtime_checkable
@@ -17,6 +33,34 @@ class Clairvoyant(Protocol):
 
     def foresee(self, arrivals: list[tuple[float, Call]]) -> None:
         """(time, call) of all heads of conversations, in order."""
+        ...
+
+
+class Sampling(Enum):
+    """When a router must hear of telemetry."""
+
+    AT_ONCE = "at once"
+    """When it arrives: the router may act on it."""
+    IN_TIME = "in time"
+    """Before the router is told or asked anything else; with the time of its arrival."""
+    LATEST = "latest"
+    """Before the router is asked, and of an endpoint's samples the last one only (`Scrapes`)."""
+    GAUGES = "gauges"
+    """As `LATEST`, and without the adapters that run."""
+
+    @property
+    def latest_only(self) -> bool:
+        """Gauges that are followed by newer ones are never told."""
+        return self in (Sampling.LATEST, Sampling.GAUGES)
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A router that need not be told of telemetry at once."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """When it must hear of it."""
         ...
 
 
@@ -40,7 +84,10 @@ class Router(Protocol):
         ...
 
     def released(self, now: float) -> list[tuple[Trip, int]]:
-        """Held trips that may go now, with their endpoints: asked after every step that ended."""
+        """Held trips that may go now, with their endpoints: asked after every step that ended.
+
+        With TURNED_AWAY: those that will not be placed.
+        """
         ...
 
     def first_token(self, trip: Trip, now: float) -> None:

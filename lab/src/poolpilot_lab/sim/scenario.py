@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Profile, Variation
     from poolpilot_lab.workload.calls import Traffic
 
-_NOT_IN_KEY: Final = ("traffic", "summary", "guess", "run_s", "loads", "nominal", "rate_of", "unlimited")
+_NOT_IN_KEY: Final = (
+    "traffic",
+    "summary",
+    "guess",
+    "run_s",
+    "loads",
+    "nominal",
+    "rate_of",
+    "unlimited",
+    "draws",
+    "scaled",
+)
 """Of a scenario: what changes no run of a given rate and number of requests (the traffic is named apart)."""
 
 
@@ -34,6 +45,9 @@ class Scenario:
     """Its engines take any rate: `guess` counts as ρ 1."""
     rate_of: str = ""
     """Another scenario whose highest rate is also this one's: like traffic on the same fleet while nothing happens."""
+    scaled: bool = False
+    """The highest rates of further hidden draws are the first one's times how fast their engines are about: a search of
+    its own for each takes longer than the runs."""
     slo: Slo = field(default_factory=Slo)
     block_tokens: int = 64
     warm_share: float = 0.15
@@ -45,6 +59,8 @@ class Scenario:
     """A rate that belongs to the scenario: run besides the shares of the highest one."""
     loads: tuple[float, ...] | None = None
     """Where other shares of the highest rate than the usual ones are the question."""
+    draws: int | None = None
+    """Hidden draws at most, where no bar asks for more."""
     changes: tuple[Change, ...] = ()
     more: dict[str, Any] = field(default_factory=dict)
     """Further fields of the world."""
@@ -73,9 +89,8 @@ class Scenario:
     def steady_world(self, variation: Variation = HIDDEN) -> World:
         """The world while nothing happens, with the endpoints of the start: of which the highest rate is found."""
         world = self.world(variation)
-        late = {change.endpoint for change in self.changes if change.kind == "start"}
-        fleet = tuple(profile for endpoint, profile in enumerate(self.fleet) if endpoint not in late)
-        return replace(world, fleet=fleet, changes=(), pickers=1)
+        fleet = tuple(profile for endpoint, profile in enumerate(self.fleet) if not world.starts_later(endpoint))
+        return replace(world, fleet=fleet, changes=(), pickers=1, scaling=None)
 
     def with_endpoints(self, count: int) -> Scenario:
         """The same with another number of endpoints, profiles repeated in their order."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from poolpilot_lab.engine.model import PROFILES
+from poolpilot_lab.sim.flow_scenarios import FLOW_SCENARIOS
 from poolpilot_lab.sim.harms import HARMS
 from poolpilot_lab.sim.scenario import Scenario
 from poolpilot_lab.sim.world import Change, Slo
@@ -31,9 +32,10 @@ def lora_scenario(name: str, number: int, zipf: float, slots: int) -> Scenario:
         traffic=partial(streams.adapters, number=number, zipf=zipf),
         fleet=(_H100,) * 8,
         guess=60.0,
+        scaled=True,
         slo=Slo(2_000.0, 50.0),
         warm_share=0.25,
-        run_s=120.0,
+        run_s=60.0,
         search_s=300.0,
         more={"max_loras": slots, "adapters": streams.adapter_names(number)},
     )
@@ -179,6 +181,7 @@ _ALL: Final = (
             "run_s": 60.0,
             "search_s": 120.0,
             "loads": (1.0, 1.2, 1.5),
+            "draws": 5,
         }
     ),
     Scenario(
@@ -235,6 +238,8 @@ _VARIANTS: Final = (
             "name": "S10-slow",
             "rate_of": "S12",
             "summary": "one of eight is slowed to half its speed for a while",
+            # What the endpoint's share was before is part of what is measured.
+            "warm_share": 0.15,
             "changes": (Change(0.3, "slow", 3, 2.0), Change(0.65, "heal", 3)),
             "run_s": 160.0,
             "search_s": 200.0,
@@ -303,6 +308,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in
 VARIANTS: Final[dict[str, Scenario]] = {
     **{scenario.name: scenario for scenario in _VARIANTS},
     **{name: harm.scenario for name, harm in HARMS.items()},
+    **FLOW_SCENARIOS,
 }
 """Run when they are asked for by name."""
 KNOWN: Final = SCENARIOS | VARIANTS

@@ -5,6 +5,7 @@ The ladder says which information would be worth buying, the ablation what each 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -81,6 +82,7 @@ ABLATION: Final[dict[str, Variant]] = {
     f"{POOLPILOT}-delay-prefill": _without(others_weight=0.0),
     f"{POOLPILOT}-fleet-share": _without(fleet_share=0.0),
     f"{POOLPILOT}-wait-weight": _without(wait_weight=1.0),
+    f"{POOLPILOT}-hit-wait": _without(hit_wait_weight=math.inf),
     f"{POOLPILOT}-slow-start": _without(slow_start_weight=0.0),
     f"{POOLPILOT}-eviction": _without(eviction_weight=0.0),
     f"{POOLPILOT}-kv-barrier": _without(kv_barrier_ms=0.0),

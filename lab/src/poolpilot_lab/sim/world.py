@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from poolpilot_lab.engine.model import PROFILES, Accelerator, Engine, EngineSettings, Profile, Variation
 from poolpilot_lab.engine.model.step_tables import step_tables
+
+if TYPE_CHECKING:
+    from poolpilot_lab.sim.flow_autoscaler import Scaling
 
 IDENTICAL = Variation(sigma=0.0, step_noise=0.1, stall_every_ms=120_000.0, stall_ms=150.0)
 """Identical hardware: only step noise and stalls."""
@@ -86,6 +89,8 @@ class World:
     priority_scheduling: bool = False
     misjudged: tuple[float, float] = (0.0, 1.0)
     """(share of the prompts, factor by which the picker's token estimate is off for them): text it does not know."""
+    scaling: Scaling | None = None
+    """An autoscaler starts and ends endpoints; those behind its first ones are there when it asks for them."""
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
 
@@ -119,10 +124,14 @@ class World:
         accelerator = Accelerator(profile, self.variation, seed, table)
         accelerator.ranks = special.ranks
         accelerator.decode_factor *= special.step_factor
-        return Engine(settings, accelerator)
+        engine = Engine(settings, accelerator)
+        engine.tells_tokens = False
+        return engine
 
     def starts_later(self, endpoint: int) -> bool:
         """Whether the endpoint joins during the run."""
+        if self.scaling is not None and endpoint >= self.scaling.first:
+            return True
         return any(change.kind == "start" and change.endpoint == endpoint for change in self.changes)
 
 

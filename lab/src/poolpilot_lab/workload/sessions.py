@@ -64,7 +64,7 @@ class Turn:
     think_ms: float
     """From the end of the previous answer to this request; 0 for the first turn."""
     output_tokens: int
-    """How long the answer will be; the client has the engine keep to it, no policy is told."""
+    """How long the answer will be; the client has the engine keep to it, no policy is told. 0: the engine decides."""
     max_tokens: int | None
 
 

@@ -28,8 +28,8 @@ Loaded = dict[str, set[Place]]
 
 
 def record_name(pool: str) -> str:
-    """Of the ConfigMap."""
-    return shortened(f"poolpilot-adapters-{pool}", 253)
+    """Of the ConfigMap. With a dot, which no object of a Picker has in its name: one may be called `adapters-llama`."""
+    return shortened(f"poolpilot-adapters.{pool}", 253)
 
 
 def record_key(pool: Key) -> Key:

@@ -10,7 +10,7 @@ from poolpilot_kube.names import ADMIN_PORT, CONFIG_FILE, ENGINE_TOKEN_FILE, TLS
 from poolpilot_operator.resources.naming import base_name, labels, metadata, pod_labels
 
 if TYPE_CHECKING:
-    from poolpilot_operator.models import Owned, Picker
+    from poolpilot_operator.models import Picker
 
 USER: Final = 65_532
 """Number of the user `nonroot` of distroless images; any but 0 would do."""
@@ -19,7 +19,6 @@ NOTICE_S: Final = 5
 DRAIN_S: Final = 60
 """How long open requests may go on after that."""
 DEFAULT_REQUESTS: Final = {"cpu": "500m", "memory": "512Mi"}
-_CERTIFICATE: Final = "poolpilot.dev/certificate"
 REPLICAS: Final = "poolpilot.dev/replicas"
 """Annotation of the Deployment: who sets its replicas, `picker` or `autoscaler`."""
 
@@ -38,12 +37,16 @@ class Installation(msgspec.Struct, frozen=True):
     """Empty: no TLS."""
     operator: str = ""
     """Its namespace: only its Services count."""
-    tls_digest: str = ""
-    """Of the certificate that pods are to serve: another one restarts them, one after the other."""
+    assigned_users: bool = False
+    """The cluster gives pods their user, and takes none that names one."""
 
 
 def deployment(picker: Picker, wanted: Installation) -> dict[str, Any]:
-    """Without `replicas` where an autoscaler sets them."""
+    """Without `replicas` where an autoscaler sets them.
+
+    Nothing of what running pods take up by themselves is in the template: configuration, certificate, credentials. Who
+    changes one of these restarts nobody.
+    """
     spec, name = picker.spec, base_name(picker.key, wanted.namespace)
     head = metadata(picker, wanted.namespace, name)
     head["annotations"] = {REPLICAS: "picker" if spec.autoscaling is None else "autoscaler"}
@@ -64,19 +67,12 @@ def deployment(picker: Picker, wanted: Installation) -> dict[str, Any]:
                     "annotations": {
                         "prometheus.io/scrape": "true",
                         "prometheus.io/port": str(ADMIN_PORT),
-                        **({_CERTIFICATE: wanted.tls_digest} if wanted.tls_digest else {}),
                     },
                 },
                 "spec": _pod(picker, wanted, name),
             },
         },
     }
-
-
-def certificate_of(live: Owned | None) -> str:
-    """The `tls_digest` that a Deployment was made with."""
-    template = ((live.spec or {}) if live is not None else {}).get("template") or {}
-    return str(((template.get("metadata") or {}).get("annotations") or {}).get(_CERTIFICATE, ""))
 
 
 def _pod(picker: Picker, wanted: Installation, name: str) -> dict[str, Any]:
@@ -88,9 +84,7 @@ def _pod(picker: Picker, wanted: Installation, name: str) -> dict[str, Any]:
         "terminationGracePeriodSeconds": NOTICE_S + DRAIN_S + 10,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
+            **({} if wanted.assigned_users else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(picker, wanted)],
@@ -117,7 +111,6 @@ def _pod(picker: Picker, wanted: Installation, name: str) -> dict[str, Any]:
 
 def _container(picker: Picker, wanted: Installation) -> dict[str, Any]:
     spec = picker.spec
-    resources = {name: value for name, value in spec.resources.items() if value} or {"requests": DEFAULT_REQUESTS}
     return {
         "name": "picker",
         "image": wanted.image,
@@ -125,7 +118,7 @@ def _container(picker: Picker, wanted: Installation) -> dict[str, Any]:
         "args": arguments(picker, wanted),
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"}],
-        "resources": resources,
+        "resources": _resources(picker),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -145,6 +138,17 @@ def _container(picker: Picker, wanted: Installation) -> dict[str, Any]:
             ),
         ],
     }
+
+
+def _resources(picker: Picker) -> dict[str, Any]:
+    """As given. An autoscaler by CPU can do nothing where none is requested."""
+    given = {name: value for name, value in picker.spec.resources.items() if value}
+    if not given:
+        return {"requests": DEFAULT_REQUESTS}
+    requests, limits = given.get("requests") or {}, given.get("limits") or {}
+    if picker.spec.autoscaling is not None and "cpu" not in requests.keys() | limits.keys():
+        given["requests"] = {**requests, "cpu": DEFAULT_REQUESTS["cpu"]}
+    return given
 
 
 def arguments(picker: Picker, wanted: Installation) -> list[str]:

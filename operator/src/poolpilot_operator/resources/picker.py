@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from poolpilot_kube.names import ADMIN_PORT, CONFIG_FILE, POOL_PORTS
+from poolpilot_kube.names import ADMIN_PORT, CONFIG_FILE, OPERATOR_LABEL, POOL_PORTS
 from poolpilot_kube.policies import DEFAULT_POLICY, policy_config
 from poolpilot_operator.resources.naming import MADE_FOR, base_name, cluster_name, labels, metadata, pod_labels
 from poolpilot_operator.rights import PICKER
@@ -153,8 +153,8 @@ def monitor(picker: Picker, namespace: str) -> dict[str, Any]:
     }
 
 
-def certificate(picker: Picker, namespace: str, secret: str, names: list[str]) -> dict[str, Any]:
-    """For cert-manager."""
+def certificate(picker: Picker, namespace: str, secret: str, names: list[str], operator: str) -> dict[str, Any]:
+    """For cert-manager; `operator`: its namespace."""
     issuer = picker.spec.tls.issuer_ref
     assert issuer is not None
     return {
@@ -163,6 +163,8 @@ def certificate(picker: Picker, namespace: str, secret: str, names: list[str]) -
         "metadata": metadata(picker, namespace, base_name(picker.key, namespace)),
         "spec": {
             "secretName": secret,
+            # cert-manager leaves the Secret when the Certificate goes: by these it is known as this Picker's.
+            "secretTemplate": {"labels": {**labels(picker.key, "picker"), OPERATOR_LABEL: operator}},
             "dnsNames": names,
             "issuerRef": {"group": issuer.group, "kind": issuer.kind, "name": issuer.name},
             "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},

@@ -30,7 +30,8 @@ class PickerEndpoint(msgspec.Struct, frozen=True, order=True):
     namespace: str
     pod: str
     uid: str
-    address: str
+    addresses: tuple[str, ...]
+    """Of one family or of both; a slice has those of its own."""
     node: str = ""
     terminating: bool = False
 
@@ -84,12 +85,23 @@ def slice_name(service_name: str, address_type: str) -> str:
     return shortened(f"{service_name}-poolpilot{'-v6' if address_type == 'IPv6' else ''}", 253)
 
 
-def endpoint_slice(pool: InferencePool, picker: Key, port: int, endpoints: Iterable[PickerEndpoint]) -> dict[str, Any]:
-    """The picker pods that serve the pool."""
+def families(made: Owned) -> tuple[str, ...]:
+    """IP families of a Service: nothing leads from a Service of one family to endpoints of the other."""
+    return tuple((made.spec or {}).get("ipFamilies") or ("IPv4",))
+
+
+def reached(endpoint: PickerEndpoint, address_type: str) -> str | None:
+    """Its address in a slice of this type; None where it has none of that family."""
+    return next((one for one in endpoint.addresses if (":" in one) == (address_type == "IPv6")), None)
+
+
+def endpoint_slice(
+    pool: InferencePool, picker: Key, port: int, endpoints: Iterable[PickerEndpoint], address_type: str = "IPv4"
+) -> dict[str, Any]:
+    """The picker pods that serve the pool, as far as they have an address of the slice's family."""
     ref = pool.spec.endpoint_picker_ref
     assert ref is not None
-    found = sorted(endpoints)
-    address_type = "IPv6" if any(":" in one.address for one in found) else "IPv4"
+    found = [(one, reached(one, address_type)) for one in sorted(endpoints)]
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -106,7 +118,7 @@ def endpoint_slice(pool: InferencePool, picker: Key, port: int, endpoints: Itera
         },
         "addressType": address_type,
         "ports": [{"name": "grpc", "protocol": "TCP", "port": port, "appProtocol": H2C}],
-        "endpoints": [_endpoint(one) for one in found],
+        "endpoints": [_endpoint(one, address) for one, address in found if address is not None],
     }
 
 
@@ -132,9 +144,9 @@ def made_for_pool(one: Owned) -> bool:
     return POOL_ANNOTATION in one.metadata.annotations or owning_pool(one) is not None
 
 
-def _endpoint(one: PickerEndpoint) -> dict[str, Any]:
+def _endpoint(one: PickerEndpoint, address: str) -> dict[str, Any]:
     return {
-        "addresses": [one.address],
+        "addresses": [address],
         "conditions": {"ready": not one.terminating, "serving": True, "terminating": one.terminating},
         **({"nodeName": one.node} if one.node else {}),
         "targetRef": {"kind": "Pod", "namespace": one.namespace, "name": one.pod, "uid": one.uid},

@@ -59,6 +59,11 @@ PER_ENDPOINT: Final[tuple[tuple[str, str, Callable[[EndpointRow], float | None]]
         "Cost added for recent failures",
         lambda row: row.failure_penalty_ms / 1000.0,
     ),
+    (
+        "poolpilot_endpoint_ejected",
+        "1 while it is left out because it failed or was too slow, or is on trial after that",
+        lambda row: 1.0 if row.ejected else 0.0,
+    ),
 )
 
 
@@ -70,11 +75,14 @@ class PoolSnapshot(NamedTuple):
     learned: dict[str, int]
     """Observations by learner."""
     signals: PoolSignals
+    ejections: dict[str, int]
+    """So far, by reason."""
 
 
 async def snapshot(pool: Pool, now: float) -> PoolSnapshot:
     """Copies what the page says of a pool."""
-    return PoolSnapshot(pool.name, await endpoint_rows(pool, now), pool.learning_counts(), pool_signals(pool, now))
+    rows = await endpoint_rows(pool, now)
+    return PoolSnapshot(pool.name, rows, pool.learning_counts(), pool_signals(pool, now), dict(pool.ejector.counts))
 
 
 class ProcessFacts(NamedTuple):
@@ -94,6 +102,8 @@ class ProcessFacts(NamedTuple):
     telemetry_overdue_ms: float
     engine_restarts: int
     discovery_failures: int
+    held_bytes: tuple[int, int]
+    """Of request bodies: held, and how many may be."""
     tls_loads: tuple[int, int] | None
     """(accepted, refused); None without TLS."""
 
@@ -142,18 +152,24 @@ def _endpoints(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
     labels = ["name", "model_server_endpoint"]
     for name, text, value_of in PER_ENDPOINT:
         family = GaugeMetricFamily(name, text, labels=labels)
-        for pool, endpoints, *_ in snapshots:
-            for row in endpoints:
+        for pool in snapshots:
+            for row in pool.rows:
                 value = value_of(row)
                 # A gauge that is not known is absent: zero would read as idle.
                 if value is not None:
-                    family.add_metric([pool, row.endpoint], value)
+                    family.add_metric([pool.name, row.endpoint], value)
         yield family
     learned = CounterMetricFamily("poolpilot_learned", "Observations taken by each learner", labels=["name", "learner"])
-    for pool, _, counts, _ in snapshots:
-        for learner, count in counts.items():
-            learned.add_metric([pool, learner], count)
+    ejections = CounterMetricFamily(
+        "poolpilot_ejections", "Endpoints that were left out for a while", labels=["name", "reason"]
+    )
+    for pool in snapshots:
+        for learner, count in pool.learned.items():
+            learned.add_metric([pool.name, learner], count)
+        for reason, count in pool.ejections.items():
+            ejections.add_metric([pool.name, reason], count)
     yield learned
+    yield ejections
 
 
 def _averages(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
@@ -218,6 +234,11 @@ def _process(facts: ProcessFacts) -> Iterator[Metric]:
         "result",
         {"accepted": facts.config_reloads, "refused": facts.config_refusals},
     )
+    for name, text, value in (
+        ("poolpilot_held_body_bytes", "Request bodies that arrive in full duplex or wait", facts.held_bytes[0]),
+        ("poolpilot_held_body_limit_bytes", "How many of them there may be", facts.held_bytes[1]),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
     if facts.tls_loads is not None:
         loads = dict(zip(("accepted", "refused"), facts.tls_loads, strict=True))
         yield _counters("poolpilot_tls_loads", "Certificates of the data port that came while it ran", "result", loads)

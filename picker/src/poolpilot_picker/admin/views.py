@@ -49,6 +49,8 @@ class EndpointRow(msgspec.Struct):
     prefill_share: float
     cache_trust: float
     failure_penalty_ms: float
+    ejected: str
+    """`ejected` while it is left out, `on trial` while it gets a request now and then."""
     preempting: bool
     adapters_resident: list[str]
     models_served: list[str] | None
@@ -91,6 +93,7 @@ async def endpoint_rows(pool: Pool, now: float) -> list[EndpointRow]:
                 prefill_share=round(float(table.prefill_share[slot]), 4),
                 cache_trust=round(float(table.cache_trust[slot]), 4),
                 failure_penalty_ms=round(float(table.failure_ms[slot]), 3),
+                ejected=pool.ejector.standing(endpoint),
                 preempting=bool(table.preempting_until_ms[slot] > now),
                 adapters_resident=list(pool.adapters.resident(slot)),
                 models_served=None if served is None else [*served.base, *served.adapters],

@@ -6,6 +6,7 @@ Does what `ReferenceColumns` in `state/columns.py` does, operation by operation.
 
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport uint8_t
+from libc.string cimport memcpy
 
 import numpy as np
 
@@ -84,20 +85,23 @@ cdef class Columns:
 
     cdef int _sum_up(self, list accounts) except -1:
         cdef Columns account
-        cdef Py_ssize_t row, slot, slots = self._slots
+        cdef Py_ssize_t row, slot, slots = self._slots, stride, total_stride = self._block.shape[1]
+        cdef double *totals
+        cdef double *parts
         cdef double *total
         cdef double *part
         cdef bint first = True
         if not slots:
             return 0
+        totals = &self._block[0, 0]
         for account in accounts:
             if account._slots < slots:
                 raise ValueError(f"an account has {account._slots} slots, fewer than {slots}")
+            parts, stride = &account._block[0, 0], account._block.shape[1]
             for row in range(FREE_AT_MS + 1):
-                total, part = &self._block[row, 0], &account._block[row, 0]
+                total, part = totals + row * total_stride, parts + row * stride
                 if first:
-                    for slot in range(slots):
-                        total[slot] = part[slot]
+                    memcpy(total, part, slots * sizeof(double))
                 elif row < FREE_AT_MS:
                     for slot in range(slots):
                         total[slot] += part[slot]
@@ -118,11 +122,15 @@ cdef class Columns:
         for account in accounts:
             account._checked(slot)
             part, stride = &account._block[0, slot], account._block.shape[1]
+            if first:
+                for row in range(FREE_AT_MS + 1):
+                    total[row * total_stride] = part[row * stride]
+                first = False
+                continue
             for row in range(FREE_AT_MS):
-                total[row * total_stride] = part[row * stride] + (0.0 if first else total[row * total_stride])
-            if first or part[FREE_AT_MS * stride] > total[FREE_AT_MS * total_stride]:
+                total[row * total_stride] += part[row * stride]
+            if part[FREE_AT_MS * stride] > total[FREE_AT_MS * total_stride]:
                 total[FREE_AT_MS * total_stride] = part[FREE_AT_MS * stride]
-            first = False
         return 0
 
     # ── the account ──────────────────────────────────────────────────────────
@@ -252,6 +260,32 @@ cdef class Columns:
         """Sequences at an endpoint for each of ours, one of ours more taken to be there."""
         self._checked(slot)
         return 1.0 + self._block[FOREIGN, slot] / (1.0 + self._block[INFLIGHT, slot])
+
+    def step(self, Py_ssize_t slot, double growth):
+        """ms of a decode step, with our sequences as they are when they have this share of their expected output."""
+        self._checked(slot)
+        cdef double context = self._block[PROMPT_TOKENS, slot] + growth * self._block[EXPECTED_TOKENS, slot]
+        return (
+            self._block[STEP_MS, slot] + self._block[SEQUENCE_MS, slot] * self._block[INFLIGHT, slot]
+            + self._block[CONTEXT_MS, slot] * context
+        )
+
+    def ample(self, double by_ms, double sequences, double tokens, double share, double kv_share):
+        """True where every slot is far from its bounds, or none has a request of ours."""
+        cdef Py_ssize_t slot
+        cdef bint busy = False, full = False
+        for slot in range(self._slots):
+            if self._block[REQUESTS, slot] != 0.0:
+                busy = True
+            if (
+                self._block[FREE_AT_MS, slot] > by_ms
+                or 2.0 * (self._block[INFLIGHT, slot] + self._block[FOREIGN, slot]) + sequences
+                > share * self._block[MAX_SEQUENCES, slot]
+                or 2.0 * self._block[EXPECTED_TOKENS, slot] + self._block[NEW_KV_TOKENS, slot]
+                + self._block[OTHER_KV_TOKENS, slot] + tokens > share * kv_share * self._block[KV_TOKENS, slot]
+            ):
+                full = True
+        return not (busy and full)
 
     def all_hold(self, double tokens):
         """True when no slot's KV cache is smaller."""

@@ -133,9 +133,9 @@ cdef class Priced:
 cdef class Cost:
     """A formula's constants, by the names of `CostParameters`, and the formula."""
 
-    cdef double own_decode_weight, others_weight, fleet_share, slow_start_weight, slow_start_ms
+    cdef double own_decode_weight, decode_horizon, others_weight, fleet_share, slow_start_weight, slow_start_ms
     cdef double eviction_weight, adapter_load_ms, adapter_eviction_weight, kv_barrier_ms, kv_barrier_most_ms
-    cdef double preempting_ms, wait_weight, adapter_slot_weight
+    cdef double preempting_ms, wait_weight, hit_wait_weight, adapter_slot_weight
     cdef bint use_wait, use_cache
     cdef object forecast
 
@@ -145,6 +145,7 @@ cdef class Cost:
 
         self.forecast = Forecast
         self.own_decode_weight = parameters.own_decode_weight
+        self.decode_horizon = parameters.decode_horizon
         self.others_weight = parameters.others_weight
         self.fleet_share = parameters.fleet_share
         self.slow_start_weight = parameters.slow_start_weight
@@ -156,6 +157,7 @@ cdef class Cost:
         self.kv_barrier_most_ms = parameters.kv_barrier_most_ms
         self.preempting_ms = parameters.preempting_ms
         self.wait_weight = parameters.wait_weight
+        self.hit_wait_weight = smaller(parameters.hit_wait_weight, parameters.wait_weight)
         self.adapter_slot_weight = parameters.adapter_slot_weight
         self.use_wait = parameters.use_wait
         self.use_cache = parameters.use_cache
@@ -294,15 +296,18 @@ cdef class Cost:
         cdef double theirs = 0.5 if like_ours > 0.0 else 1.0
         cdef double midway = prompt + 0.5 * output
         cdef double mean, soon, fleet = 0.0, taken = self.adapter_slot_weight * output
-        cdef double own_decode = self.own_decode_weight * output
+        cdef double counted = output * (self.decode_horizon / (self.decode_horizon + output))
+        cdef double own_decode = self.own_decode_weight * counted
         cdef double added_kv = sequences * output, evicted = self.eviction_weight * hit_share
         cdef double batch, strangers, each, generated, context, decoding, step_now, step, uncached, work, prefill, wait
-        cdef double queue, in_use, capacity, peak, over, waits, fill, adapter_ms, slot_ms, late
+        cdef double most = 1.0, made_up, queue, in_use, capacity, peak, over, waits, fill, adapter_ms, slot_ms, late
         cdef int matter = 1 << WAIT | 1 << PREFILL | 1 << DECODE | 1 << DELAY_PREFILL
 
         for s in range(slots):
             strangers = theirs * others[s] + like_ours * inflight[s]
             fleet += (inflight[s] + strangers) * mean_weight[s]
+            if mean_weight[s] > 0.0:
+                most = larger(most, prompt - (cached[s] * cache_trust[s] if self.use_cache else 0.0))
         mean = fleet
         fleet *= self.fleet_share
         if resident != NULL:
@@ -330,7 +335,9 @@ cdef class Cost:
             if self.use_wait:
                 queue = larger(free_at_ms[s] - now, 0.0)
                 wait += queue + smaller(queue, half_chunk_ms[s])
-            to_wait[s] = self.wait_weight * wait
+            made_up = (most - uncached) * (token_ms[s] + token2_ms[s] * (2.0 * prompt - most - uncached))
+            made_up = smaller(wait, larger(made_up, 0.0))
+            to_wait[s] = self.wait_weight * (wait - made_up) + self.hit_wait_weight * made_up
             to_prefill[s] = prefill
             to_decode[s] = own_decode * step
             to_delay_prefill[s] = self.others_weight * (fleet + (1.0 - self.fleet_share) * soon) * work

@@ -1,21 +1,35 @@
+from collections.abc import Callable
+
 from poolpilot_picker.compiled._prefix import PrefixIndex
 from poolpilot_picker.flow.learners import Lesson
 from poolpilot_picker.requests.request import PrefixChain
 from poolpilot_picker.state.endpoints import Endpoint
 
 class Packed:
-    def __init__(self, index: PrefixIndex) -> None: ...
+    wanted: bool
+    @property
+    def told_ms(self) -> float: ...
+    def __init__(
+        self,
+        generations: memoryview,
+        together_ms: float,
+        most: int,
+        write: Callable[[bytes], None],
+        fault: Callable[[], None],
+    ) -> None: ...
     def __len__(self) -> int: ...
-    def add(
+    def read_with(self, index: PrefixIndex) -> None: ...
+    def placed(
         self,
         slot: int,
-        generation: int,
         chain: PrefixChain,
         lesson: Lesson | None,
         adapter: str,
         adapter_ms: float,
         routing_key: str,
-    ) -> int: ...
+        now: float,
+    ) -> None: ...
+    def tell(self, now: float) -> None: ...
     def take(self) -> bytes: ...
 
 def take_in(

@@ -6,6 +6,7 @@ every request, and once for each of the others'.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.sequence cimport PySequence_Fast
+from libc.math cimport INFINITY
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
@@ -38,10 +39,23 @@ cdef class Packed:
     """Placements that are still to be told."""
 
     cdef char* _bytes
-    cdef size_t _room, _used
+    cdef size_t _room, _used, _most
     cdef PrefixIndex _index
+    cdef const uint64_t[::1] _generations
+    cdef object _write, _fault
+    cdef double _together_ms
+    cdef readonly double told_ms
+    cdef public bint wanted
 
-    def __init__(self, PrefixIndex index not None):
+    def __init__(
+        self, const uint64_t[::1] generations not None, double together_ms, size_t most, write not None, fault not None
+    ):
+        self._generations, self._together_ms, self._most = generations, together_ms, most
+        self._write, self._fault = write, fault
+        self.told_ms = -INFINITY
+
+    def read_with(self, PrefixIndex index not None):
+        """`index` reads the chains."""
         self._index = index
 
     def __dealloc__(self):
@@ -51,23 +65,33 @@ cdef class Packed:
         """Bytes."""
         return self._used
 
-    def add(
-        self,
-        uint32_t slot,
-        uint64_t generation,
-        chain not None,
-        lesson,
-        str adapter not None,
-        double adapter_ms,
-        str routing_key not None,
-    ):
-        """Adds one; returns how many bytes there are now."""
+    def placed(self, slot, chain, lesson, adapter, adapter_ms, routing_key, double now):
+        """Adds one, and tells all that there are if that is due."""
+        if not self.wanted:
+            return
+        try:
+            self._add(slot, chain, lesson, adapter, adapter_ms, routing_key)
+        except Exception:
+            self._fault()
+            return
+        if now - self.told_ms >= self._together_ms or self._used >= self._most:
+            self.tell(now)
+
+    def tell(self, double now):
+        """Tells all that there are."""
+        if self._used:
+            self.told_ms = now
+            self._write(self.take())
+
+    cdef int _add(self, uint32_t slot, chain, lesson, str adapter, double adapter_ms, str routing_key) except -1:
         cdef Py_ssize_t length = 0, adapter_size = 0, key_size = 0
         cdef const char* adapter_bytes = NULL
         cdef const char* key_bytes = NULL
         cdef Told told
         cdef size_t size, chain_size
         cdef char* to
+        if self._index is None or adapter is None or routing_key is None:
+            raise TypeError("no index, or None for a name")
         hashes = chain.hashes
         if hashes:
             ends = PySequence_Fast(chain.ends, "ends must be a sequence")
@@ -78,7 +102,7 @@ cdef class Packed:
             adapter_bytes = PyUnicode_AsUTF8AndSize(adapter, &adapter_size)
         if routing_key:
             key_bytes = PyUnicode_AsUTF8AndSize(routing_key, &key_size)
-        told.generation, told.slot, told.adapter_ms = generation, slot, adapter_ms
+        told.generation, told.slot, told.adapter_ms = self._generations[slot], slot, adapter_ms
         if lesson is None:
             told.work_ms = told.ttft_ms = told.cached = 0.0
         else:
@@ -100,7 +124,7 @@ cdef class Packed:
             memcpy(to, adapter_bytes, adapter_size)
             memcpy(to + adapter_size, key_bytes, key_size)
         self._used += size
-        return self._used
+        return 0
 
     def take(self):
         """All of them, oldest first; none are left."""

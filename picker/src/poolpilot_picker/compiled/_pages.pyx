@@ -77,6 +77,18 @@ cdef Py_ssize_t last_feed(const char* text, Py_ssize_t start, Py_ssize_t end) no
     return 0
 
 
+cdef Py_ssize_t lines_since_header(const char* text, Py_ssize_t start, Py_ssize_t end) noexcept:
+    """Line feeds within `text[start:end]`, from the last header in it on."""
+    cdef Py_ssize_t count = 0, at = end
+    while at > start:
+        at -= 1
+        if text[at] == c"\n":
+            count += 1
+            if at + 1 < end and text[at + 1] == c"#":
+                break
+    return count
+
+
 cdef inline bint is_space(char byte) noexcept:
     return byte == c" " or 9 <= byte <= 13
 
@@ -171,6 +183,8 @@ cdef class Layout:
                 return None
             if line.lead_size and not begins(text, last_feed(text, stop, at), at, line.lead, line.lead_size):
                 return None
+            if line.between < -1 and lines_since_header(text, stop, at) != -1 - line.between:
+                return None
             value = at + line.prefix_size
             stop = value + line.known_size
             # What follows begins with a line feed, so the number ends where it is.
@@ -193,6 +207,8 @@ cdef class Layout:
             if number is None:
                 return None
             changed.append((index, value, size, number))
+        if self._count and self._lines[self._count - 1].follow_size == 1 and stop + 1 != end:
+            return None
         for index, value, size, number in changed:
             line = &self._lines[index]
             line.known_size = size

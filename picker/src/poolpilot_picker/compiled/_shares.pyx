@@ -12,15 +12,15 @@ from poolpilot_picker.compiled._columns cimport FREE_AT_MS, Columns
 cdef class Shares:
     """The sums over all accounts, and what of our own is remembered by time."""
 
-    cdef object _table, _look_around, _hear
+    cdef object _look_around, _hear
     cdef const uint64_t[::1] _epoch
     cdef double[::1] _recent
     cdef Py_ssize_t _buckets
     cdef double _bucket_ms
-    cdef list _accounts
+    cdef list _accounts, _others
     cdef Columns _sums, _own
     cdef uint64_t _seen_epoch
-    cdef long long _seen_generation
+    cdef bint _stale
     cdef public double due_ms
 
     def __init__(
@@ -36,17 +36,27 @@ cdef class Shares:
             raise ValueError(f"{buckets} buckets of {bucket_ms} ms")
         self._epoch, self._recent, self._buckets, self._bucket_ms = epoch, recent, buckets, bucket_ms
         self._look_around, self._hear = look_around, hear
-        self._seen_generation = -1
+        self._stale = True
         self.due_ms = -INFINITY
 
-    def follow(self, table not None, list accounts not None):
-        """The processes and endpoints of this moment; our own account is the first."""
+    def follow(self, table not None, list accounts not None, list others not None):
+        """The processes and endpoints of this moment; our own account is the first. `others`: their `recent`."""
         cdef Columns sums = table.columns, own = accounts[0]
-        self._table, self._accounts, self._sums, self._own = table, accounts, sums, own
-        self._seen_epoch, self._seen_generation = self._epoch[0], table.generation
+        cdef double[::1] recent
+        for other in others:
+            recent = other
+            if recent.shape[0] != self._recent.shape[0]:
+                raise ValueError(f"{recent.shape[0]} words where ours are {self._recent.shape[0]}")
+        self._others = others
+        self._accounts, self._sums, self._own = accounts, sums, own
+        self._seen_epoch, self._stale = self._epoch[0], False
+
+    def resized(self):
+        """The table's columns are others than before."""
+        self._stale = True
 
     cdef int _refresh(self) except -1:
-        if self._epoch[0] != self._seen_epoch or <long long> self._table.generation != self._seen_generation:
+        if self._stale or self._epoch[0] != self._seen_epoch:
             self._look_around()
         return 0
 
@@ -80,13 +90,37 @@ cdef class Shares:
         """A request of ours ends."""
         self._recent[self._place(slot, now) + self._buckets] += sequences
 
+    def booked_since(self, Py_ssize_t slot, double since_ms):
+        """Prefill work, in ms, that others have placed since then; not what was placed within a bucket after it."""
+        return self._since(slot, 2, floor(since_ms / self._bucket_ms) + 1.0)
+
+    def released_since(self, Py_ssize_t slot, double since_ms):
+        """Sequences of others that ended since then, or within a bucket before it."""
+        return self._since(slot, 1, floor(since_ms / self._bucket_ms))
+
+    cdef double _since(self, Py_ssize_t slot, Py_ssize_t row, double bucket) except? -1.0:
+        cdef double[::1] recent
+        cdef double total = 0.0
+        cdef Py_ssize_t stamp, first = 3 * self._buckets * slot
+        self._refresh()
+        self._checked(slot)
+        for other in self._others:
+            recent = other
+            for stamp in range(first, first + self._buckets):
+                if recent[stamp] >= bucket:
+                    total += recent[stamp + row * self._buckets]
+        return total
+
+    cdef Py_ssize_t _checked(self, Py_ssize_t slot) except -1:
+        if not 0 <= slot < self._recent.shape[0] // (3 * self._buckets):
+            raise IndexError(f"slot {slot}")
+        return slot
+
     cdef Py_ssize_t _place(self, Py_ssize_t slot, double now) except -1:
         """Of the stamp of the bucket of this moment; what was remembered there before is forgotten."""
         cdef double bucket = floor(now / self._bucket_ms)
         cdef Py_ssize_t place = <Py_ssize_t> (bucket - self._buckets * floor(bucket / self._buckets))
-        if not 0 <= slot < self._recent.shape[0] // (3 * self._buckets):
-            raise IndexError(f"slot {slot}")
-        place += 3 * self._buckets * slot
+        place += 3 * self._buckets * self._checked(slot)
         if self._recent[place] != bucket:
             self._recent[place + self._buckets] = self._recent[place + 2 * self._buckets] = 0.0
             self._recent[place] = bucket

@@ -73,6 +73,13 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="cam
         int,
         Meta(ge=1024, description="largest request body that is read; should be at least the gateway's buffer limit"),
     ] = 52_428_800
+    held_body_bytes: Annotated[
+        Annotated[int, Meta(ge=1_048_576)] | None,
+        Meta(
+            description="request bodies that the picker holds at a time, those of its queue among them; "
+            "unset: a quarter of the container's memory limit"
+        ),
+    ] = None
 
 
 class StepModelSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -87,6 +94,38 @@ class StepModelSettings(Struct, frozen=True, forbid_unknown_fields=True, rename=
     ] = None
 
 
+class EjectionSection(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """When an endpoint that fails is left out for a while."""
+
+    most_share: Annotated[
+        Share, Meta(description="share of the pool that may be left out at a time, rounded down; 0: none ever is")
+    ] = 0.5
+    consecutive_failures: Annotated[int, Meta(ge=1, description="failures in a row that eject an endpoint")] = 5
+    failure_share: Annotated[
+        float, Meta(gt=0, le=1, description="failures among an endpoint's latest answers that eject it")
+    ] = 0.5
+    failure_answers: Annotated[int, Meta(ge=1, description="answers before failureShare is looked at")] = 20
+    slow_factor: Annotated[
+        Annotated[float, Meta(gt=1)] | None,
+        Meta(
+            description="slower against its prediction than the pool's median by so much ejects an endpoint; "
+            "unset: time ejects none"
+        ),
+    ] = None
+    first_ms: Annotated[Milliseconds, Meta(description="how long an endpoint is left out; twice as long each time")] = (
+        10_000.0
+    )
+    most_ms: Annotated[Milliseconds, Meta(description="the longest that it is left out")] = 300_000.0
+    trial_ms: Annotated[
+        Milliseconds, Meta(description="between two requests of an endpoint that comes back on trial")
+    ] = 1_000.0
+    trial_requests: Annotated[int, Meta(ge=1, description="requests served in a row that end the trial")] = 3
+
+    def __post_init__(self) -> None:
+        if self.first_ms > self.most_ms:
+            raise ValueError(f"firstMs ({self.first_ms:g}) must not be above mostMs ({self.most_ms:g})")
+
+
 class TenantSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Limits of a tenant. Unset: none."""
 
@@ -99,8 +138,12 @@ class TenantSettings(Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     ] = None
     queue_share: Annotated[float, Meta(gt=0, le=1, description="share of the queue's places; 429 beyond")] = 1.0
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="the most that a request's max_tokens may be; 400 beyond")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="the most that a request's max_tokens may be")
     ] = None
+    max_tokens_beyond: Annotated[
+        Literal["reject", "clamp"],
+        Meta(description="a request that asks for more gets 400, or its body is lowered to maxTokens"),
+    ] = "reject"
     weight: Annotated[float, Meta(gt=0, description="share beside other tenants")] = 1.0
 
 
@@ -119,7 +162,7 @@ class FlowControlSettings(Struct, frozen=True, forbid_unknown_fields=True, renam
     ] = 15_000.0
     start_within_ms: Annotated[
         Milliseconds, Meta(description="prefill work that may be queued at an endpoint ahead of a request")
-    ] = 250.0
+    ] = 500.0
     kv_share: Annotated[
         float, Meta(gt=0, le=1, description="share of an endpoint's KV cache that its predicted peak may fill")
     ] = 0.95
@@ -138,6 +181,12 @@ class FlowControlSettings(Struct, frozen=True, forbid_unknown_fields=True, renam
         Literal["queue", "drop"],
         Meta(description="requests of negative priority, when the pool is saturated: they wait, or get 429 at once"),
     ] = "queue"
+    sheddable_share: Annotated[
+        float,
+        Meta(
+            gt=0, le=1, description="share of each endpoint's bounds for requests of negative priority, beside others"
+        ),
+    ] = 0.45
     retry_share: Annotated[Share, Meta(description="retries per request for which fallbacks are named")] = 0.2
     retry_burst: Annotated[float, Meta(ge=1, description="retries that may come at once")] = 10.0
     priorities: Annotated[
@@ -166,6 +215,7 @@ class PoolPilotSettings(Struct, frozen=True, forbid_unknown_fields=True, rename=
     telemetry: TelemetrySettings = TelemetrySettings()
     limits: LimitSettings = LimitSettings()
     step_models: StepModelSettings = StepModelSettings()
+    ejection: EjectionSection = EjectionSection()
     flow_control: FlowControlSettings = FlowControlSettings()
     strip_request_headers: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9!#$%&'*+.^_`|~-]*$")], ...],

@@ -78,6 +78,7 @@ def settings_of(arguments: argparse.Namespace) -> EnvoySettings:
         connect_timeout_s=arguments.connect_timeout,
         pod_idle_timeout_s=arguments.pod_idle_timeout,
         retries=arguments.retries,
+        retry_budget_percent=arguments.retry_budget,
         route_timeout_s=arguments.route_timeout,
         stream_idle_timeout_s=arguments.stream_idle_timeout,
         max_body_bytes=arguments.max_body_bytes,
@@ -228,6 +229,13 @@ def _parser() -> argparse.ArgumentParser:
         ("--stream-idle-timeout", defaults.stream_idle_timeout_s, "without a byte in either direction; 0 = none"),
     ):
         add(flag, type=float, default=default, metavar="S", help=f"{text} (default: {default:g})")
+    add(
+        "--retry-budget",
+        type=float,
+        default=defaults.retry_budget_percent,
+        metavar="PERCENT",
+        help="of the pool's active requests that may be retries at a time; 0 = no such bound (default: %(default)g)",
+    )
     for name, number, text in (
         ("--retries", defaults.retries, "per request, before the first byte of its answer"),
         ("--max-body-bytes", defaults.max_body_bytes, "of a request body held in Envoy"),

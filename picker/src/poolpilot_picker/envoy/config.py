@@ -37,6 +37,9 @@ STRIPPED: Final = (
 )
 """Headers a client may not bring: they would choose its endpoint whenever the picker is away, or raise its retries."""
 
+LEAST_RETRIES: Final = 100
+"""Retries at a time that no budget forbids: a pool with little to do may lose a pod without losing a request."""
+
 _BODY_MODES: Final = {
     BodyMode.BUFFERED_PARTIAL: "BUFFERED_PARTIAL",
     BodyMode.BUFFERED: "BUFFERED",
@@ -87,7 +90,11 @@ def _duration(seconds: float) -> str:
 
 
 def _address(where: HostPort) -> Message:
-    return {"socket_address": {"address": where.host, "port_value": where.port}}
+    address: Message = {"address": where.host, "port_value": where.port}
+    if where.host == "::":
+        # Without it all addresses of IPv6 only.
+        address["ipv4_compat"] = True
+    return {"socket_address": address}
 
 
 # ── the client's side ────────────────────────────────────────────────────────
@@ -203,6 +210,8 @@ def _external_processor(settings: EnvoySettings) -> Message:
             },
             allow_mode_override=True,
             failure_mode_allow=True,
+            # Its word on retries (x-envoy-max-retries); all else stays forbidden that is by default.
+            mutation_rules={"allow_envoy": True},
             message_timeout=_duration(settings.message_timeout_s),
             max_message_timeout=_duration(settings.max_message_timeout_s),
             request_attributes=["xds.cluster_name", "xds.route_name"],
@@ -278,7 +287,7 @@ def _tls(settings: EnvoySettings) -> Message:
 def _pool(settings: EnvoySettings) -> Message:
     common: Message = {
         "connect_timeout": _duration(settings.connect_timeout_s),
-        "circuit_breakers": _no_small_limits(settings.max_streams, retries=1000),
+        "circuit_breakers": _no_small_limits(settings.max_streams, retries=1000, budget=settings.retry_budget_percent),
         "typed_extension_protocol_options": {_HTTP_OPTIONS: _pod_protocol(settings)},
     }
     if settings.baseline is not None:
@@ -334,13 +343,16 @@ def _pod_protocol(settings: EnvoySettings) -> Message:
     )
 
 
-def _no_small_limits(streams: int, *, retries: int) -> Message:
-    limits = {
+def _no_small_limits(streams: int, *, retries: int, budget: float = 0.0) -> Message:
+    limits: Message = {
         "max_connections": streams,
         "max_pending_requests": streams,
         "max_requests": streams,
         "max_retries": retries,
     }
+    if budget:
+        # Where it stands, max_retries does not count.
+        limits["retry_budget"] = {"budget_percent": {"value": budget}, "min_retry_concurrency": LEAST_RETRIES}
     return {"thresholds": [limits]}
 
 

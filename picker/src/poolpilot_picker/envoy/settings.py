@@ -141,6 +141,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 1.0
     pod_idle_timeout_s: float = 4.0
     retries: int = 2
+    retry_budget_percent: float = 50.0
+    """Of the pool's active requests that may be retries at a time (LEAST_RETRIES always may); 0: no such bound."""
     route_timeout_s: float = 0.0
     stream_idle_timeout_s: float = 3600.0
     max_body_bytes: int = 32 << 20
@@ -190,6 +192,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
             ("route-timeout", self.route_timeout_s, 0, 2_592_000),
             ("stream-idle-timeout", self.stream_idle_timeout_s, 0, 2_592_000),
             ("retries", self.retries, 0, 10),
+            ("retry-budget", self.retry_budget_percent, 0, 100),
             ("max-body-bytes", self.max_body_bytes, 1_024, 1 << 31),
             ("max-streams", self.max_streams, 1, 1 << 31),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from poolpilot_picker.errors import BadRequest, InternalError, RequestRefused
 from poolpilot_picker.flow.holding import Ticket
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
-from poolpilot_picker.requests import NO_RULES, InferenceRequest, RequestHead, Usage, parse, rewrite_model
+from poolpilot_picker.requests import NO_RULES, InferenceRequest, RequestHead, Usage, limit_tokens, parse, rewrite_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,7 @@ class Account:
     __slots__ = (
         "_clock",
         "_handles",
+        "_over",
         "_status",
         "_usage",
         "metrics",
@@ -48,6 +49,7 @@ class Account:
         self._clock = clock
         self._handles: RequestHandles | None = None
         self._status = 0
+        self._over = False
         self._usage = NO_USAGE
         self.request: InferenceRequest | None = None
         self.placement: Placement | None = None
@@ -85,6 +87,10 @@ class Account:
             request = self._unread(head, body, now)
         if subset is not None:
             request.subset = subset
+        if pool.flow is not None:
+            request.client_retries, request.idempotency_key = head.client_retries, head.idempotency_key
+            if not head.request_id_made:
+                request.client_id = head.request_id
         if request.objective:
             request.priority = rules.priority(request.objective)
         self.request = request
@@ -206,6 +212,14 @@ class Account:
             return None
         return rewrite_model(body, request.target_model)
 
+    def lowered(self, body: bytes, *, complete: bool) -> bytes | None:
+        """The body with its tenant's limit on the output in it, None where it stays as it is."""
+        request = self.request
+        assert request is not None
+        if request.ceiling is None or not complete:
+            return None
+        return limit_tokens(body, request.kind, request.ceiling)
+
     def refused(self, head: RequestHead | None, refused: RequestRefused, now: float) -> None:
         """Counts a refusal, and logs it: the first of its kind in a minute for operators, the rest at level debug."""
         metrics, request = self.metrics, self.request
@@ -240,7 +254,7 @@ class Account:
             and self.pool.served(placement, address, now, attempts=attempts)
         ):
             self.metrics.moved.labels(self.pool.name).inc()
-        placement.outcome = outcome
+        self.pool.answered(placement, outcome, now)
         self._status = status
 
     def first_token(self, placement: Placement, now: float) -> None:
@@ -258,6 +272,10 @@ class Account:
     def close(self, now: float) -> None:
         """Releases the booking, once; nothing happens where there is none."""
         placement, request, handles, metrics = self.placement, self.request, self._handles, self.metrics
+        if self.pool.flow is not None and request is not None and not self._over:
+            self._over = True
+            if placement is None or placement.outcome is not _SERVED:
+                self.pool.flow.unserved(request, now)
         if placement is None or request is None or handles is None:
             return
         outcome = placement.outcome or _ABORTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.extproc.observation import Observation
-from poolpilot_picker.extproc.renaming import Renaming, can_be_renamed
+from poolpilot_picker.extproc.renaming import Renaming, can_be_renamed, is_encoded
 from poolpilot_picker.extproc.replies import (
     DUPLEX,
     NO_MUTATION,
@@ -96,7 +96,7 @@ def answer_body(
     """For an answer with these headers, in these (request, response) modes; None where it passes unread after all."""
     model = placement.request.model
     renamed = rewrote and bool(model) and can_be_renamed(received)
-    if received.get("content-encoding") or not (observed or renamed):
+    if is_encoded(received) or not (observed or renamed):
         return None
     request_mode, mode = modes
     override = None

@@ -12,6 +12,7 @@ from poolpilot_picker.requests import headers as names
 Metadata = Mapping[str, Mapping[str, Any]]
 """Dynamic metadata: namespace → key → value."""
 NO_METADATA: Final[Metadata] = {}
+NO_HEADERS: Final[Mapping[str, str | bytes]] = {}
 
 MOST_ATTEMPTS: Final = 1_000
 """Larger counts are nonsense; nothing loops this often."""
@@ -33,8 +34,10 @@ def status_of(value: str | bytes | None) -> int:
     return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0
 
 
-def who_answered(status: int, attributes: Mapping[str, Any], metadata: Metadata) -> Answer:
-    """From attributes where the data plane sends them, else from metadata.
+def who_answered(
+    status: int, attributes: Mapping[str, Any], metadata: Metadata, received: Mapping[str, str | bytes] = NO_HEADERS
+) -> Answer:
+    """From attributes where the data plane sends them, else from metadata; `received`: the response headers.
 
     Only `response.code_details` = `via_upstream` proves that a pod answered; the `…-served` metadata is also set on the
     data plane's own replies.
@@ -43,9 +46,12 @@ def who_answered(status: int, attributes: Mapping[str, Any], metadata: Metadata)
     if isinstance(details, str):
         address = attributes.get("upstream.address")
         attempts = attributes.get("upstream.request_attempt_count")
-        return _told(
+        answer = _told(
             status, details, address if type(address) is str else "", attempts if type(attempts) is float else 1.0
         )
+        if status == 503 and answer.outcome is Outcome.FAILED and names.RETRY_AFTER in received:
+            return answer._replace(outcome=Outcome.OVERLOADED)
+        return answer
     address = _text(metadata.get(names.LB_NAMESPACE, {}).get(names.SERVED))
     # Without attributes a local reply looks like a pod's answer: an error teaches nothing, a success only with a
     # served endpoint named.

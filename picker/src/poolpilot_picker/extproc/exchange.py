@@ -57,6 +57,7 @@ from poolpilot_picker.requests import headers as names
 if TYPE_CHECKING:
     from poolpilot_picker.flow.pool import Placement, Pool
     from poolpilot_picker.instruments.metrics import PickerMetrics
+    from poolpilot_picker.requests import InferenceRequest
 
 Fields = Sequence[tuple[str, str | bytes]]
 Resume = Callable[[bytes, bool], list[Reply]]
@@ -93,7 +94,7 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     rules: PoolRules = NO_RULES
     """Priorities and rewrites of the pool."""
     bodies: HeldBodies | None = None
-    """Where several pools share a process: what this one may hold."""
+    """What the pool may hold of bodies that arrive or wait; None: as much as comes."""
 
 
 class Exchange:
@@ -232,11 +233,12 @@ class Exchange:
         return self._body_placed(chunk, complete) if replies is None else replies
 
     def _body_placed(self, chunk: bytes, complete: bool) -> list[Reply]:
-        account, body = self._account, None
-        assert account.request is not None
-        if account.request.target_model != account.request.model:
-            body = account.rewritten(chunk, complete=complete)
-        self._rewrote = body is not None
+        if self._held_bytes:
+            self._let_go()
+        request, body = self._account.request, None
+        assert request is not None
+        if request.target_model != request.model or request.ceiling is not None:
+            body = self._changed(request, chunk, complete)
         length = (("content-length", str(len(body))),) if body is not None else ()
         return [BodyReply(request=True, mutation=self._mutation(length), body=body)]
 
@@ -290,14 +292,12 @@ class Exchange:
         """`whole`: what was there when the request was to be placed; more may have come while it waited."""
         head, end_of_stream = self._head, self._request_over and not self._trailers
         assert head is not None
-        chunks, self._chunks = self._chunks, []
-        if self._settings.bodies is not None:
-            self._let_go(self._settings.bodies)
-        account, body = self._account, None
-        assert account.request is not None
-        if account.request.target_model != account.request.model:
-            body = account.rewritten(whole, complete=complete)
-        self._rewrote = body is not None
+        chunks = self._chunks
+        self._let_go()
+        request, body = self._account.request, None
+        assert request is not None
+        if request.target_model != request.model or request.ceiling is not None:
+            body = self._changed(request, whole, complete)
         length: Sequence[Field] = ()
         if body is not None:
             chunks = [body]
@@ -311,10 +311,23 @@ class Exchange:
         ended = [TrailersReply(request=True)] if self._trailers else []
         return [HeadersReply(request=True, mutation=self._mutation(length)), *passed, *ended]
 
-    def _let_go(self, bodies: HeldBodies) -> None:
+    def _changed(self, request: InferenceRequest, body: bytes, complete: bool) -> bytes | None:
+        """The body with the target model and its tenant's limit in it; None where it stays as it is. Most do: who calls
+        asks first whether there is anything to change, which is cheaper than the call."""
+        account, changed = self._account, None
+        if request.target_model != request.model:
+            changed = account.rewritten(body, complete=complete)
+        self._rewrote = changed is not None
+        if request.ceiling is not None:
+            changed = account.lowered(changed or body, complete=complete) or changed
+        return changed
+
+    def _let_go(self) -> None:
         """Nothing of the request is held any more."""
-        bodies.hold(-self._held_bytes)
-        self._chunks, self._held_bytes = [], 0
+        self._chunks = []
+        if self._held_bytes and self._settings.bodies is not None:
+            self._settings.bodies.hold(-self._held_bytes)
+        self._held_bytes = 0
 
     def request_trailers(self, *, now: float) -> list[Reply]:
         """Request trailers: they end a body whose last chunk did not, or that never came."""
@@ -370,6 +383,9 @@ class Exchange:
             self._chunks = [body]  # once, not twice, for as long as it waits
         if self._request_mode in DUPLEX:
             return []
+        if self._settings.bodies is not None:
+            self._held_bytes = len(body)
+            self._settings.bodies.hold(len(body))
         assert account.pool.flow is not None
         return [PatienceReply(milliseconds=math.ceil(account.pool.flow.patience_ms(account.ticket)))]
 
@@ -412,6 +428,11 @@ class Exchange:
         fields: list[Field] = [(names.DESTINATION, placement.destination), *more]
         if head.request_id_made:
             fields.append((names.REQUEST_ID, head.request_id))
+        if placement.once:
+            fields.append((names.MAX_RETRIES, "0"))
+        if self._rewrote:
+            # Nobody could put the client's name back into what is compressed.
+            fields.append(("accept-encoding", "identity"))
         return Mutation(
             set_headers=fields,
             remove_headers=self._strip,
@@ -420,9 +441,8 @@ class Exchange:
         )
 
     def _refuse(self, refused: RequestRefused) -> list[Reply]:
-        self._refused, self._chunks = True, []
-        if self._held_bytes and self._settings.bodies is not None:
-            self._let_go(self._settings.bodies)
+        self._refused = True
+        self._let_go()
         return [refusal(refused, grpc=self._head is not None and self._head.grpc)]
 
     def _stop_waiting(self, now: float) -> None:
@@ -456,7 +476,7 @@ class Exchange:
             return _GO_ON
         received = dict(fields)
         status = status_of(received.get(":status"))
-        answer = who_answered(status, attributes, metadata)
+        answer = who_answered(status, attributes, metadata, received)
         self._account.answered(placement, status, answer, now)
         report = received.get(names.LOAD_REPORT)
         if report and self._load_report is not None and answer.outcome in ANSWERED_BY_POD:
@@ -537,7 +557,7 @@ class Exchange:
             self._stop_waiting(now)
         self.outlet = None
         self._closed, self.passing = True, False
-        self._chunks, self._reading = [], None
-        if self._held_bytes and self._settings.bodies is not None:
-            self._let_go(self._settings.bodies)
+        self._reading = None
+        if self._held_bytes:
+            self._let_go()
         self._account.close(now)

@@ -45,7 +45,7 @@ FAILURES: Final = {
 class _Stream:
     """One open stream, and the task that serves it."""
 
-    __slots__ = ("context", "ending", "exchange", "late", "reading", "task", "watching")
+    __slots__ = ("_turn", "context", "ending", "exchange", "late", "reading", "task", "watching")
 
     def __init__(
         self, exchange: Exchange, task: asyncio.Task[Any], context: grpc.aio.ServicerContext[Any, Any]
@@ -58,6 +58,7 @@ class _Stream:
         self.watching = False
         """Observability mode: nobody reads our answers."""
         self.ending = False
+        self._turn = asyncio.Lock()
         self.late: asyncio.Task[None] | None = None
         """Writes what was said without being asked; everything else waits until it has."""
         exchange.outlet = self
@@ -69,8 +70,7 @@ class _Stream:
         async def write() -> None:
             if before is not None:
                 await before
-            for reply in replies:
-                await self.context.write(encode(reply))
+            await self._write(replies)
 
         self.late = asyncio.get_running_loop().create_task(write())
         self.late.add_done_callback(_look_away)
@@ -80,8 +80,13 @@ class _Stream:
         late, self.late = self.late, None
         if late is not None:
             await late
-        for reply in replies:
-            await self.context.write(encode(reply))
+        await self._write(replies)
+
+    async def _write(self, replies: list[Reply]) -> None:
+        # One write at a time: what is dispatched while patience is still being asked for comes second.
+        async with self._turn:
+            for reply in replies:
+                await self.context.write(encode(reply))
 
     def end(self) -> None:
         """Has the stream say its last words, as soon as what it is saying is said."""

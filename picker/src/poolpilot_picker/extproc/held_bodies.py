@@ -1,4 +1,4 @@
-"""Request bodies that wait, in full duplex, for their end: how much one pool of many may hold."""
+"""Request bodies that the picker holds, those that arrive in full duplex and those that wait: how much it may."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ GUARANTEED_BYTES: Final = 2 * MIB
 
 
 class HeldBodies:
-    """Of one pool. A pool that is full places what has arrived of a body; the rest of it passes through."""
+    """Of one pool. While it is full no request begins to wait, and what has arrived of a body is placed as it is; the
+    rest of it passes through. One body may exceed it."""
 
-    __slots__ = ("_limit", "_total", "bytes")
+    __slots__ = ("_total", "bytes", "limit")
 
     def __init__(self, limit: int, total: HeldBodies | None = None) -> None:
         """`total`: of all pools together."""
         self.bytes = 0
-        self._limit = limit
+        self.limit = limit
         self._total = total
 
     def hold(self, more: int) -> None:
@@ -32,7 +33,7 @@ class HeldBodies:
         total = self._total
         if total is not None and total.full and self.bytes > GUARANTEED_BYTES:
             return True
-        return self.bytes >= self._limit
+        return self.bytes >= self.limit
 
     def __bool__(self) -> bool:
         return True

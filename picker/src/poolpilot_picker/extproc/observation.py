@@ -37,7 +37,7 @@ class Observation:
         reader, placement = self._reader, self._placement
         reader.finish()
         usage = reader.usage or NO_USAGE
-        if usage.completion_tokens is None and placement.request.stream and reader.events:
-            # No usage in the answer: one content event is about one token.
+        if not usage.completion_tokens and placement.request.stream and reader.events:
+            # No usage in the answer, or one of zeros: one content event is about one token.
             usage = msgspec.structs.replace(usage, completion_tokens=reader.events)
         self._account.usage(placement, usage)

@@ -49,9 +49,15 @@ def names(target: str, client: str) -> Names:
     return Names(pattern, spellings, msgspec.json.encode(client))
 
 
+def is_encoded(received: Mapping[str, str | bytes]) -> bool:
+    """Whether the body of an answer with these headers is compressed: not what it says, but what has to be unpacked."""
+    value = received.get("content-encoding") or ""
+    return value.strip().lower() not in ("identity", b"identity", "", b"")
+
+
 def can_be_renamed(received: Mapping[str, str | bytes]) -> bool:
     """Whether an answer with these headers is text in which a model may be named."""
-    if received.get("content-encoding"):
+    if is_encoded(received):
         return False
     value = received.get("content-type", "")
     kind = (value if isinstance(value, str) else value.decode("latin-1")).partition(";")[0].strip().lower()

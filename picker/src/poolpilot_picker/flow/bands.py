@@ -218,6 +218,8 @@ class Band:
         """The lowest counter of those that wait; where nobody does, of who was served last."""
         if self._policy.sorted:
             return 0.0
+        if not self.count:
+            return self._left
         self._sweep()
         return self._ranked[0][3].counter if self._ranked else self._left
 
@@ -268,7 +270,8 @@ class Band:
             self._left = flow.counter
         flow.counter += cost / flow.weight
         self._policy.served(flow, cost, now)
-        self.rerank(flow, now)
+        if flow.tickets:
+            self.rerank(flow, now)
 
     def passed(self, tenant: str, cost: float, now: float) -> TenantFlow:
         """A request that need not wait was dispatched: charged as if it had come and gone."""
@@ -281,4 +284,5 @@ class Band:
     def correct(self, flow: TenantFlow, difference: float, now: float) -> None:
         """What was charged was too little, or too much."""
         flow.counter = max(0.0, flow.counter + difference / flow.weight)
-        self.rerank(flow, now)
+        if flow.tickets:
+            self.rerank(flow, now)

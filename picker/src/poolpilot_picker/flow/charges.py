@@ -81,6 +81,8 @@ class Charge(msgspec.Struct, eq=False):
     tokens: float
     """Charged to the tenant's budget."""
     sequences: int
+    short: bool
+    """Counted among the short requests in flight (`flow.short_lane`)."""
     settled: bool = False
 
 
@@ -92,8 +94,9 @@ def generated(placement: Placement, table: EndpointTable, now: float) -> float:
     slot = booking.endpoint.slot
     if booking.phase is Phase.RELEASED or slot >= len(table) or table.slots[slot] is not booking.endpoint:
         return request.sequences * placement.predicted.output_tokens
-    step = table.step_ms.item(slot) + table.sequence_ms.item(slot) * table.inflight.item(slot)
-    step += table.context_ms.item(slot) * table.prompt_tokens.item(slot)
-    each = max(0.0, now - booking.first_ms) / max(1e-6, step)
+    running_ms = now - booking.first_ms
+    if running_ms <= 0.0:
+        return 0.0
+    each = running_ms / max(1e-6, table.columns.step(slot, 0.0))
     most = request.max_tokens if request.max_tokens is not None else 4.0 * placement.predicted.output_tokens
     return request.sequences * min(each, float(most))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_picker.config.flow_plugins import StaticLimitParameters
 from poolpilot_picker.errors import NoEndpoints, RequestRefused, TooManyRequests
 from poolpilot_picker.flow import admission
 from poolpilot_picker.flow.charges import Charge, PriceList, generated
+from poolpilot_picker.flow.client_retries import ClientRetries
 from poolpilot_picker.flow.holding import QueueOutcome, Ticket
 from poolpilot_picker.flow.keeping import KeptRoom
 from poolpilot_picker.flow.queue import FlowQueue, QueueFull
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from poolpilot_picker.flow.bands import TenantFlow
     from poolpilot_picker.flow.flow_settings import FlowSettings
-    from poolpilot_picker.flow.holding import Waiter
+    from poolpilot_picker.flow.holding import Bodies, Waiter
     from poolpilot_picker.flow.pool import Placement, Pool
     from poolpilot_picker.flow.tenants import TenantAccount
     from poolpilot_picker.instruments.flow_metrics import FlowMetrics
@@ -41,7 +43,9 @@ log = logging.getLogger(__name__)
 AT_ONCE: Final = 64
 """Dispatches in one call of `advance`: then others have their turn."""
 TRIES: Final = 8
-"""Heads that find no room before the rest is taken to find none either."""
+"""Heads of one lane that find no room before the rest of it is taken to find none either."""
+MOST_TRIES: Final = 4 * TRIES
+"""Of all lanes: then the round ends."""
 LOOK_AGAIN_MS: Final = 20.0
 """Where other processes place requests in the same pool."""
 SLACK: Final = 1.25
@@ -61,18 +65,23 @@ class FlowControl:
         self.next_ms = math.inf
         """When to call `advance` although nobody asks."""
         self.budget = RetryBudget(settings.retries)
+        self.client_retries = ClientRetries()
         self.tenants = Tenants(settings.default_tenant, settings.tenants)
         detector = settings.detector or OwnDetector(self.room)
         self.gate = Gate(detector, settings.ceiling)
         self._gated = settings.detector is not None or settings.ceiling != StaticLimitParameters()
         """Late binding alone decides otherwise."""
         self._admitters = [*settings.admitters]
-        if settings.drop_sheddable:
+        if settings.drop_sheddable and settings.detector is not None:
             self._admitters.append(admission.SaturationAdmitter(detector))
+        self.bodies: Bodies | None = None
+        """What all that waits here or arrives may hold; None: no bound but the queue's."""
         self._metrics = metrics
         self._prices = PriceList()
         self._throughput = Throughput()
         self._backlog = 0.0
+        self._refilled_ms = math.inf
+        """When a tenant that waits will have tokens again."""
         self._due = False
         self._kept = KeptRoom()
         if metrics is not None:
@@ -84,17 +93,24 @@ class FlowControl:
         """Places the request, or holds it. Raises RequestRefused."""
         if not request.is_inference:
             return self.pool.place(request, now)
+        if (sign := self.client_retries.came(request, now)) is not None:
+            self.budget.retried(2)
+            if self._metrics is not None:
+                self._metrics.client_retried(sign)
         tenant = request.tenant or DEFAULT_TENANT
         account = self.tenants.account(tenant, now)
         try:
-            self.tenants.check(account, request, now)
+            if account.bounded:
+                self.tenants.check(account, request)
+                if request.ceiling is not None and self._metrics is not None:
+                    self._metrics.clamped()
             if self._admitters:
                 admission.check(self._admitters, request, self.pool, now)
             present, why = self.pool.table.any_wanted, "requests ahead of it"
             if present and not len(self.queue):
-                if not account.has_room(request.sequences):
-                    why = "a limit of its tenant: active sequences"
-                elif not self._open(request.priority, now):
+                if account.bounded and (lacking := account.lacks(request.sequences)):
+                    why = lacking
+                elif self._gated and not self._open(request.priority, now):
                     why = "the pool is saturated"
                 else:
                     try:
@@ -118,6 +134,8 @@ class FlowControl:
     ) -> Ticket:
         pool, queue = self.pool, self.queue
         queue.endpoints(pool.table.any_wanted, now)
+        if self.settings.drop_sheddable and request.priority < 0 and pool.table.any_wanted:
+            raise TooManyRequests(admission.MESSAGE)
         prompt = float(request.prompt_tokens)
         expected = pool.lengths.expected(request.target_model, request.tenant, request.max_tokens)
         uncached = prompt
@@ -133,10 +151,12 @@ class FlowControl:
             cost=self._prices.at(pool.table, now).cost(uncached, prompt, expected, request.sequences),
             uncached_tokens=uncached,
             ttl_ms=queue.ttl_ms(request.priority, request.queue_ttl_ms),
-            lane=(request.target_model, request.adapter, request.subset, self._is_short(uncached)),
+            lane=(request.target_model, request.adapter, pool.meant(request, now), self._is_short(uncached)),
             why=why,
         )
         self._check_share(tenant, account, request.priority, now)
+        if self.bodies is not None and self.bodies.full:
+            raise self._full(now)
         try:
             victims = queue.offer(ticket, now)
         except QueueFull:
@@ -179,8 +199,6 @@ class FlowControl:
         return TooManyRequests("the queue is full", retry_after_s=self.retry_after_s(now))
 
     def _open(self, priority: int, now: float) -> bool:
-        if not self._gated:
-            return True
         self.queue.band(priority)
         priorities = [band.priority for band in self.queue.bands]
         return self.gate.open(priority, priorities, self.gate.saturation(self.pool, now))
@@ -190,7 +208,9 @@ class FlowControl:
     def _place(self, request: InferenceRequest, account: TenantAccount, ticket: Ticket | None, now: float) -> Placement:
         """Places and charges. Raises NoRoom, RequestRefused, or what else placing raises."""
         pool = self.pool
+        self.room.chosen = pool.policy.weighs_waits
         placement = pool.place(request, now, self.room.narrow)
+        short = self.room.placed(placement, pool.table, now)
         predicted, sequences, prompt = placement.predicted, request.sequences, float(request.prompt_tokens)
         prices = self._prices.at(pool.table, now)
         cost = prices.cost(predicted.uncached_tokens, prompt, predicted.output_tokens, sequences)
@@ -201,11 +221,11 @@ class FlowControl:
         else:
             flow = ticket.flow
             self.queue.take(ticket, cost, now)
-        placement.charge = Charge(flow, account, prices, cost, tokens, sequences)
+        placement.charge = Charge(flow, account, prices, cost, tokens, sequences, short)
         account.begin(sequences, tokens)
         self._throughput.add(cost, now)
-        if not self.budget.request() and "," in placement.destination:
-            placement.destination = placement.destination.partition(",")[0]
+        if not self.budget.request():
+            placement.destination, placement.once = placement.destination.partition(",")[0], True
         return placement
 
     def advance(self, now: float) -> None:
@@ -216,7 +236,7 @@ class FlowControl:
         self.pool.catch_up(now)
         for ticket in queue.expire(now):
             self._expired(ticket, now)
-        left = AT_ONCE
+        left, self._refilled_ms = AT_ONCE, math.inf
         while left and len(queue) and table.any_wanted and self._dispatch(now):
             left -= 1
         if not left:
@@ -224,7 +244,7 @@ class FlowControl:
         expiry = queue.next_expiry()
         self.next_ms = math.inf if expiry is None else expiry
         if len(queue) and table.any_wanted:
-            self.next_ms = min(self.next_ms, self.room.next_ms(table, now))
+            self.next_ms = min(self.next_ms, self.room.next_ms(table, now), self._refilled_ms)
             if table.sharing is not None:
                 # Nobody tells when a request of another process ends.
                 self.next_ms = min(self.next_ms, now + LOOK_AGAIN_MS)
@@ -255,23 +275,36 @@ class FlowControl:
     ) -> tuple[Ticket | None, Placement | None]:
         """Places one of `heads`. (ticket, None): it left the queue in another way; (None, None): no one can go."""
         priorities = [band.priority for band in self.queue.bands]
-        tries = 0
+        tries: Counter[object] = Counter()
         for ticket in heads:
+            if tries[ticket.lane] >= TRIES:
+                continue
             account = self.tenants.account(ticket.tenant, now)
-            if not account.has_room(ticket.request.sequences):
-                ticket.why = "a limit of its tenant: active sequences"
+            if account.bounded and (lacking := account.lacks(ticket.request.sequences)):
+                ticket.why = lacking
+                if wait_ms := account.refilled_in_ms:
+                    self._refilled_ms = min(self._refilled_ms, now + wait_ms)
                 continue
             if self._gated and not self.gate.open(ticket.priority, priorities, saturation):
                 ticket.why = "the pool is saturated"
                 break
+            if ticket.priority < 0 and not self.room.any(self.pool.table, now, ticket.priority):
+                # Nor has any behind it: it is one of the lowest priorities.
+                ticket.why = "no endpoint has room for what may be shed"
+                break
             short = self._is_short(ticket.uncached_tokens)
             self.room.kept = self._kept.barred(ticket, self.pool.table.eligible, now, short=short)
+            self.room.overdue = ticket.overdue_ms <= now
             ticket.request.queued_ms, ticket.request.queued_for = now - ticket.arrived_ms, ticket.why
+            began = 0.0 if self._metrics is None else self._metrics.clock()
             try:
-                return ticket, self._place(ticket.request, account, ticket, now)
+                placement = self._place(ticket.request, account, ticket, now)
+                if self._metrics is not None:
+                    self._metrics.decided(began)
+                return ticket, placement
             except NoRoom as full:
                 ticket.why = full.why
-                self._kept.found_none(ticket, full.nearest, self.pool.table.eligible)
+                self._kept.found_none(ticket, full.nearest, full.among)
             except RequestRefused as refused:
                 self.queue.withdraw(ticket, now)
                 self._turn_away(ticket, _rejection(refused), refused, now, backlog=False)
@@ -283,9 +316,9 @@ class FlowControl:
                 ticket.waiter.unplaceable(now)
                 return ticket, None
             finally:
-                self.room.kept = None
-            tries += 1
-            if tries >= TRIES:
+                self.room.kept, self.room.overdue = None, False
+            tries[ticket.lane] += 1
+            if tries.total() >= MOST_TRIES:
                 break
         return None, None
 
@@ -339,6 +372,7 @@ class FlowControl:
             return
         charge.settled = True
         request, booking = placement.request, placement.booking
+        self.room.ended(booking, short=charge.short)
         prompt, sequences = float(request.prompt_tokens), charge.sequences
         output = generated(placement, self.pool.table, now)
         uncached = booking.uncached_tokens
@@ -352,6 +386,11 @@ class FlowControl:
     def retried(self, attempts: int) -> None:
         """A request took so many attempts."""
         self.budget.retried(attempts)
+
+    def unserved(self, request: InferenceRequest, now: float) -> None:
+        """Its exchange has ended without a good answer: if it comes again, it is a retry."""
+        if request.is_inference:  # as in `submit`, which asks of no others
+            self.client_retries.failed(request, now)
 
     # ---- what others ask
 

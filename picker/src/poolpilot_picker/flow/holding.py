@@ -52,6 +52,15 @@ class Waiter(Protocol):
         ...
 
 
+class Bodies(Protocol):
+    """What the picker holds of request bodies, arriving ones among them."""
+
+    @property
+    def full(self) -> bool:
+        """Nothing more should wait."""
+        ...
+
+
 class Ticket(msgspec.Struct, kw_only=True, eq=False):
     """One request in the queue. Times in ms; `flow` is the queue's own."""
 
@@ -100,6 +109,10 @@ class Holder(Protocol):
 
     def retried(self, attempts: int) -> None:
         """The data plane took so many attempts for a request."""
+        ...
+
+    def unserved(self, request: InferenceRequest, now: float) -> None:
+        """The exchange of a request has ended, and no pod has answered it 2xx."""
         ...
 
     def wake(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class KeptRoom:
-    """Of one pool. Slots are those of its table; `eligible` has them as they are now."""
+    """Of one pool. Slots are those of its table."""
 
     __slots__ = ("_keeping", "_slot", "_ticket")
 
@@ -28,12 +28,12 @@ class KeptRoom:
         """A round begins."""
         self._keeping = False
 
-    def found_none(self, ticket: Ticket, nearest: int, eligible: Mask) -> None:
-        """There was no room; `nearest` is the slot that will have some first."""
+    def found_none(self, ticket: Ticket, nearest: int, among: Mask) -> None:
+        """There was no room in any of `among`; `nearest` is the slot that will have some first."""
         if self._keeping:
             return
         self._keeping = True
-        if ticket is not self._ticket or self._slot >= len(eligible) or not eligible[self._slot]:
+        if ticket is not self._ticket or self._slot >= len(among) or not among[self._slot]:
             self._ticket, self._slot = ticket, nearest
 
     def barred(self, ticket: Ticket, eligible: Mask, now: float, *, short: bool) -> int | None:

@@ -30,7 +30,8 @@ LEAST_EVIDENCE: Final = 0.2
 SPECULATIVE: Final = 1.1
 """Tokens per step from which an engine is taken to generate several at once."""
 PUBLISH_MS: Final = 1_000.0
-"""How often what an endpoint has not shown itself follows its peers."""
+"""From the end of a window until what it taught is in the table. Endpoints that began together end their windows
+together: all are to end theirs with the residuals that predicted them, and none is to wait for its next window."""
 
 
 class Lesson(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +66,8 @@ class Learners:
         self._lengths = lengths
         self._of: dict[Endpoint, _Learner] = {}
         self._failing: set[Endpoint] = set()
-        self._published_ms = -math.inf
+        self._unpublished_ms = math.inf
+        """Since when something is learned that is not in the table; inf: nothing is."""
 
     # ---- endpoints
 
@@ -147,6 +149,14 @@ class Learners:
             learner.failures.failed(now)
             self._failing.add(endpoint)
 
+    def forgiven(self, endpoint: Endpoint) -> None:
+        """Its failures no longer count: it was left out for them, and may show what it does now."""
+        learner = self._of.get(endpoint)
+        if learner is not None and endpoint in self._failing:
+            learner.failures = Failures()
+            self._failing.discard(endpoint)
+            self._table.failure_ms[endpoint.slot] = 0.0
+
     def succeeded(self, endpoint: Endpoint, now: float) -> None:
         """The pod answered."""
         if endpoint in self._failing:
@@ -166,11 +176,16 @@ class Learners:
     # ---- samples
 
     def sampled(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
-        """A sample was applied. Those with histograms end windows."""
-        if sample.inter_token is None or sample.ttft is None:
-            return
+        """A sample was applied. Those with histograms end windows; each is an occasion to write what was learned."""
+        self._end_window(endpoint, sample, now)
+        if now - self._unpublished_ms >= PUBLISH_MS:
+            self._publish()
+
+    def _end_window(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         learner = self._of[endpoint]
         start, speed = learner.window_start, learner.speed
+        if sample.inter_token is None or sample.ttft is None:
+            return
         if start is None or start.inter_token is None or start.ttft is None:
             learner.window_start = sample
             speed.restart_window(now)
@@ -198,9 +213,7 @@ class Learners:
             learner.trust.close_window(max(0.0, sample.cached_prompt_tokens - start.cached_prompt_tokens))
             self._table.cache_trust[endpoint.slot] = learner.trust.trust
         self._learn_lengths(start, sample)
-        if now - self._published_ms >= PUBLISH_MS:
-            self._published_ms = now
-            self._publish()
+        self._unpublished_ms = min(self._unpublished_ms, now)
 
     def _learn_lengths(self, start: EngineSample, sample: EngineSample) -> None:
         if start.generated_tokens is None or start.requests_succeeded is None:
@@ -214,6 +227,7 @@ class Learners:
 
     def _publish(self) -> None:
         """Writes the residuals of all endpoints into the table."""
+        self._unpublished_ms = math.inf
         pooled: dict[StepModel | None, tuple[Residual, Residual]] = {None: (Residual(), Residual())}
         for learner in self._of.values():
             speed = learner.speed

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """Only SERVED teaches; FAILED, UNREACHABLE and TIMED_OUT count against the endpoint; the rest say nothing of it."""
+    """Only SERVED teaches; FAILED, OVERLOADED, UNREACHABLE and TIMED_OUT count against the endpoint; the rest say
+    nothing of it."""
 
     SERVED = "served"
     """A pod provably answered 2xx."""
@@ -14,6 +15,8 @@ class Outcome(StrEnum):
     """A pod provably answered 3xx or 4xx."""
     FAILED = "failed"
     """A pod provably answered 5xx."""
+    OVERLOADED = "overloaded"
+    """A pod provably answered 503 and when to come again: it is full, not broken."""
     UNREACHABLE = "unreachable"
     """The connection to the pod failed or was reset before its answer began."""
     TIMED_OUT = "timed_out"
@@ -26,6 +29,8 @@ class Outcome(StrEnum):
     """The exchange ended before response headers: client gone, internal redirect."""
 
 
-ANSWERED_BY_POD = frozenset({Outcome.SERVED, Outcome.REJECTED, Outcome.FAILED})
-AGAINST_ENDPOINT = frozenset({Outcome.FAILED, Outcome.UNREACHABLE, Outcome.TIMED_OUT})
+ANSWERED_BY_POD = frozenset({Outcome.SERVED, Outcome.REJECTED, Outcome.FAILED, Outcome.OVERLOADED})
+EJECTS = frozenset({Outcome.FAILED, Outcome.UNREACHABLE, Outcome.TIMED_OUT})
+"""What may have an endpoint left out for a while."""
+AGAINST_ENDPOINT = EJECTS | {Outcome.OVERLOADED}
 """What makes an endpoint dearer for a while."""

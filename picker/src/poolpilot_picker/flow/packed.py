@@ -7,6 +7,7 @@ what `compiled/_packed.pyx` does in the same way.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,6 +15,8 @@ from poolpilot_picker import compiled
 from poolpilot_picker.requests.request import PrefixChain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from poolpilot_picker.flow.learners import Lesson
     from poolpilot_picker.state.endpoints import Endpoint
     from poolpilot_picker.state.prefix import PrefixIndex
@@ -29,26 +32,42 @@ Named = tuple[int, str, float, str]
 
 
 class Packed(Protocol):
-    """Placements that are still to be told."""
+    """Placements that are still to be told. Times in ms."""
+
+    wanted: bool
+    """Somebody is there to be told; at first nobody is."""
+
+    @property
+    def told_ms(self) -> float:
+        """When placements were told last."""
+        ...
 
     def __len__(self) -> int:
         """Bytes."""
         ...
 
-    def add(
+    def read_with(self, index: Any) -> None:
+        """The pool's prefix index, which has mostly just read the chain of what is told. Before anything is."""
+        ...
+
+    def placed(
         self,
         slot: int,
-        generation: int,
         chain: PrefixChain,
         lesson: Lesson | None,
         adapter: str,
         adapter_ms: float,
         routing_key: str,
-    ) -> int:
-        """Adds one; returns how many bytes there are now. `adapter_ms`: predicted load of the adapter, if it is cold.
+        now: float,
+    ) -> None:
+        """Adds a placement, and tells all if that is due. `adapter_ms`: predicted load of the adapter, if it is cold.
 
-        Raises for what cannot be told (a name that is no text, numbers out of range), and is then as before.
+        What cannot be told (a name that is no text, numbers out of range) is left out, and said to `fault`.
         """
+        ...
+
+    def tell(self, now: float) -> None:
+        """Tells all that there are, if any."""
         ...
 
     def take(self) -> bytes:
@@ -56,10 +75,21 @@ class Packed(Protocol):
         ...
 
 
-def packed(index: Any) -> Packed:
-    """Nothing yet, by the core in force. `index`: the pool's prefix index, which has mostly just read the chain."""
+def packed(
+    generations: memoryview,
+    together_ms: float,
+    most: int,
+    write: Callable[[bytes], None],
+    fault: Callable[[], None],
+) -> Packed:
+    """Nothing yet, by the core in force. `generations`: of the slots, as they are at any time.
+
+    What was told less than `together_ms` ago waits for more, but not for more than `most` bytes. `write` tells them;
+    `fault` is called while what could not be told is handled as an exception.
+    """
     core = compiled.in_force
-    return ReferencePacked() if core is None else core.packed(index)
+    kind = ReferencePacked if core is None else core.packed
+    return kind(generations, together_ms, most, write, fault)
 
 
 def take_in(
@@ -77,31 +107,66 @@ def take_in(
 class ReferencePacked:
     """The packing in Python."""
 
-    __slots__ = ("_bytes",)
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        generations: memoryview,
+        together_ms: float,
+        most: int,
+        write: Callable[[bytes], None],
+        fault: Callable[[], None],
+    ) -> None:
+        self._generations = generations
+        self._together_ms = together_ms
+        self._most = most
+        self._write = write
+        self._fault = fault
         self._bytes = bytearray()
+        self.told_ms = -math.inf
+        self.wanted = False
 
     def __len__(self) -> int:
         return len(self._bytes)
 
-    def add(
+    def read_with(self, index: Any) -> None:
+        """As `Packed.read_with`: this reads chains by itself."""
+
+    def placed(
         self,
         slot: int,
-        generation: int,
         chain: PrefixChain,
         lesson: Lesson | None,
         adapter: str,
         adapter_ms: float,
         routing_key: str,
-    ) -> int:
-        """As `Packed.add`."""
+        now: float,
+    ) -> None:
+        """As `Packed.placed`."""
+        if not self.wanted:
+            return
+        try:
+            self._add(slot, chain, lesson, adapter, adapter_ms, routing_key)
+        except Exception:
+            # It is booked: what the others do not hear of it must not cost the request.
+            self._fault()
+            return
+        if now - self.told_ms >= self._together_ms or len(self._bytes) >= self._most:
+            self.tell(now)
+
+    def tell(self, now: float) -> None:
+        """As `Packed.tell`."""
+        if self._bytes:
+            self.told_ms = now
+            self._write(self.take())
+
+    def _add(
+        self, slot: int, chain: PrefixChain, lesson: Lesson | None, adapter: str, adapter_ms: float, routing_key: str
+    ) -> None:
+        generation = self._generations[slot]
         work_ms, ttft_ms, cached = (lesson.work_ms, lesson.ttft_ms, lesson.cached) if lesson else (0.0, 0.0, 0.0)
         blocks, name, key = len(chain.hashes), adapter.encode(), routing_key.encode()
         head = _TOLD.pack(generation, work_ms, ttft_ms, cached, adapter_ms, slot, blocks, len(name), len(key))
         whole = struct.pack(f"={blocks}Q{blocks}d", *chain.hashes, *chain.ends[:blocks])
         self._bytes += head + whole + name + key + bytes(-len(name + key) % 8)
-        return len(self._bytes)
 
     def take(self) -> bytes:
         """As `Packed.take`."""

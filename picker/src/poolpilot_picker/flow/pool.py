@@ -13,11 +13,13 @@ import numpy as np
 from poolpilot_picker.errors import PreconditionFailed
 from poolpilot_picker.flow.candidates import candidates, steer
 from poolpilot_picker.flow.charges import Charge
+from poolpilot_picker.flow.ejection import Ejector
 from poolpilot_picker.flow.learners import Learners, Lesson
 from poolpilot_picker.flow.outcome import AGAINST_ENDPOINT, Outcome
 from poolpilot_picker.flow.readings import Readings
 from poolpilot_picker.flow.receipts import Receipt, ReceiptBook, Snapshot
 from poolpilot_picker.flow.warm_up import WarmUp
+from poolpilot_picker.learning.breaker import EjectionSettings
 from poolpilot_picker.learning.lengths import OutputLengths
 from poolpilot_picker.learning.tokens import TokenScale
 from poolpilot_picker.requests.request import InferenceRequest, RequestKind
@@ -44,6 +46,15 @@ LOST_AFTER_MS: Final = 600_000.0
 class Policy(Protocol):
     """What decides: a profile of filters, scorers and a picker."""
 
+    weighs_waits: bool
+    """Sent to where it would wait, a request goes there on purpose."""
+    parts: bool
+    """Not every endpoint is meant for every request: `restrict` says which are."""
+
+    def restrict(self, view: DecisionView) -> None:
+        """Leaves the endpoints that are meant for the request; raises RequestRefused when there are none."""
+        ...
+
     def decide(self, view: DecisionView) -> list[int]:
         """Slots in order of preference; raises RequestRefused when no candidate is left."""
         ...
@@ -64,6 +75,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     receipts_kept: int = 1_000
     pickers: int = 1
     """Pickers that place requests in this pool without telling each other."""
+    ejection: EjectionSettings = EjectionSettings()
+    """When an endpoint is left out for a while. Of the settings that the pool is made with."""
 
 
 class Placement(msgspec.Struct):
@@ -80,9 +93,13 @@ class Placement(msgspec.Struct):
     receipt: Receipt | None = None
     """Where the client asked for one."""
     outcome: Outcome | None = None
+    judged: bool = False
+    """Whether its endpoint failed is known, and was said."""
     output_tokens: float | None = None
     """Counted in the answer, all sequences together."""
     first_token_seen: bool = False
+    once: bool = False
+    """The data plane must not try again: the retry budget is spent."""
     charge: Charge | None = None
     """What flow control holds against its tenant, where it is on."""
 
@@ -115,6 +132,7 @@ class Pool:
         self.receipts = ReceiptBook(self.settings.receipts_kept)
         self._learners = Learners(self.table, self.lengths)
         self._failed = self._learners.failed
+        self.ejector = Ejector(self.table, self.settings.ejection, self._learners.forgiven)
         self._rng = rng
         self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
         self._warm_up = WarmUp(self.table)
@@ -137,7 +155,11 @@ class Pool:
         `narrow` removes further candidates, or raises what ends the placing.
         """
         view = self._view(request, now)
+        if self.policy.parts:
+            self.policy.restrict(view)
         steer(view)
+        if self.ejector.out:
+            self.ejector.narrow(view)
         if narrow is not None:
             narrow(view)
         slots = self.policy.decide(view)
@@ -156,6 +178,8 @@ class Pool:
         observe = self._wants_observation(request)
         booking, lesson = self._book(decision, cached)
         self.policy.placed(view, chosen)
+        if self.ejector.out:
+            self.ejector.placed(booking.endpoint, now)
         return Placement(
             request=request,
             booking=booking,
@@ -166,6 +190,15 @@ class Pool:
             lesson=lesson,
             receipt=receipt,
         )
+
+    def meant(self, request: InferenceRequest, now: float) -> object:
+        """What the endpoints that a request is meant for have in common, to be compared with others'. Raises
+        RequestRefused: there are none."""
+        if not self.policy.parts or not self.table.any_wanted:
+            return request.subset
+        view = self._view(request, now)
+        self.policy.restrict(view)
+        return request.subset, view.mask.tobytes()
 
     def place_anywhere(self, request: InferenceRequest, now: float) -> Placement:
         """Books at random among the endpoints that may be chosen: for when choosing itself has failed.
@@ -293,6 +326,7 @@ class Pool:
             self.adapters.book(endpoint.slot, booking.adapter)
         for tried in self._tried_before(placement, address, attempts):
             self._failed(tried, now)
+            self.ejector.failed(tried, booking.placed_ms, now)
         most = max(0.0, booking.prompt_tokens - 1.0)
         cached = float(self.prefixes.match(request.prefix, most)[endpoint.slot])
         uncached = booking.prompt_tokens - cached
@@ -316,6 +350,16 @@ class Pool:
             return []
         return [endpoint for endpoint in map(self.table.find, before) if endpoint is not None]
 
+    def answered(self, placement: Placement, outcome: Outcome, now: float) -> None:
+        """The response headers tell how the request fares: what that says of its endpoint is known before the end."""
+        placement.outcome = outcome
+        self._judge(placement, outcome, now)
+
+    def _judge(self, placement: Placement, outcome: Outcome, now: float) -> None:
+        if not placement.judged:
+            placement.judged = True
+            self.ejector.answered(placement.booking.endpoint, outcome, placement.booking.placed_ms, now)
+
     def first_token(self, placement: Placement, now: float) -> None:
         """The first token of an observed answer was seen."""
         if placement.booking.phase is Phase.PREFILL:
@@ -332,8 +376,12 @@ class Pool:
             return False
         self._release(booking, now, answered=outcome is Outcome.SERVED)
         placement.outcome = outcome
+        if not placement.judged and (outcome is not Outcome.SERVED or self.ejector.watching):
+            self._judge(placement, outcome, now)
         if outcome is Outcome.SERVED:
             self._learners.succeeded(endpoint, now)
+            if self.ejector.timed:
+                self.ejector.took(endpoint, now - booking.placed_ms, placement.predicted.finish_ms, now)
             if placement.output_tokens is not None and request.is_inference:
                 per_sequence = placement.output_tokens / max(1, request.sequences)
                 self.lengths.observe(request.target_model, request.tenant, per_sequence)
@@ -341,7 +389,8 @@ class Pool:
             self._unanswered(placement, now)
         if outcome in AGAINST_ENDPOINT:
             self._failed(endpoint, now)
-        self._forget_if_dropped(endpoint)
+        if endpoint.draining:
+            self._forget_if_dropped(endpoint)
         return True
 
     def _unanswered(self, placement: Placement, now: float) -> None:
@@ -376,6 +425,7 @@ class Pool:
                 self._forget(endpoint)
         self._resize()
         self._learners.apply_endpoints()
+        self.ejector.apply_endpoints()
         if self.flow is not None:
             self.flow.wake()
         return added, removed
@@ -388,6 +438,7 @@ class Pool:
         """The endpoint's slot is free: nothing of it may reach who gets the slot next."""
         self._readings.forget(endpoint)
         self._learners.forget(endpoint)
+        self.ejector.forget(endpoint)
         self._warm_up.forget(endpoint)
         self.ledger.forget(endpoint)
         self.prefixes.clear(endpoint.slot)

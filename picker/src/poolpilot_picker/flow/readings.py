@@ -64,8 +64,7 @@ class Readings:
             if sample.preemptions > self._preemptions.get(endpoint, math.inf):
                 table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
             self._preemptions[endpoint] = sample.preemptions
-        if sample.inter_token is not None:
-            self._learners.sampled(endpoint, sample, now)
+        self._learners.sampled(endpoint, sample, now)
 
     def apply_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
         """A load report that came with an answer. It names a gauge or two: the others stay as the last sample told."""

@@ -1,4 +1,5 @@
-"""The retry budget: fallbacks are named to the data plane only while retries stay a small share of the requests.
+"""The retry budget: the data plane may try again only while retries, clients' own among them, stay a small share of the
+requests.
 
 A token bucket (as gRPC's retry throttling and Envoy's retry_budget): each dispatched request adds a share of a token,
 each attempt beyond the first takes one. Without a budget, retries of a failing pool multiply the load that fails it.
@@ -6,7 +7,12 @@ each attempt beyond the first takes one. Without a budget, retries of a failing 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+DEBT: Final = 10.0
+"""Times the burst that may be owed: what was on its way when the budget ended may be retried too."""
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +25,7 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryBudget:
-    """What is left for retries. Never negative."""
+    """What is left for retries; negative where more were made than there was room for."""
 
     __slots__ = ("_settings", "left")
 
@@ -28,12 +34,12 @@ class RetryBudget:
         self.left = settings.burst
 
     def request(self) -> bool:
-        """A request is dispatched; True where it may have fallbacks."""
-        settings = self._settings
-        allowed = self.left >= 1.0
-        self.left = min(settings.burst, self.left + settings.share)
-        return allowed
+        """A request is dispatched; True where it may be retried."""
+        settings, left = self._settings, self.left
+        if left < settings.burst:
+            self.left = min(settings.burst, left + settings.share)
+        return left >= 1.0
 
     def retried(self, attempts: int) -> None:
         """A request took so many attempts."""
-        self.left = max(0.0, self.left - max(0, attempts - 1))
+        self.left = max(-DEBT * self._settings.burst, self.left - max(0, attempts - 1))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from poolpilot_picker.flow.learners import Lesson
     from poolpilot_picker.flow.pool import Placement, Policy
     from poolpilot_picker.requests.request import InferenceRequest
-    from poolpilot_picker.routing.decision import Decision
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.endpoints import Endpoint
     from poolpilot_picker.state.ledger import Booking
@@ -70,30 +69,28 @@ class SharedPool(Pool):
         self, request: InferenceRequest, now: float, narrow: Callable[[DecisionView], None] | None = None
     ) -> Placement:
         """As in any pool, in view of what all have placed so far. Raises RequestRefused."""
-        self._catch_up(now)
-        return Pool.place(self, request, now, narrow)
-
-    def _book(self, decision: Decision, cached: float) -> tuple[Booking, Lesson | None]:
-        booking, lesson = Pool._book(self, decision, cached)
-        view = decision.view
-        request = view.request
-        key = request.routing_key
-        self._tell_placed(
+        # Each by a name of its own: to call what an instance holds takes twice as long where it looks like a method.
+        catch_up, tell = self._catch_up, self._tell_placed
+        catch_up(now)
+        placement = Pool.place(self, request, now, narrow)
+        booking, key = placement.booking, request.routing_key
+        tell(
             booking.endpoint.slot,
             request.prefix,
-            lesson,
+            placement.lesson,
             booking.adapter,
-            decision.forecast.adapter_ms,
+            placement.predicted.adapter_ms,
             key if key and self._keys() is not None else "",
-            view.now,
+            now,
         )
-        return booking, lesson
+        return placement
 
     def served(self, placement: Placement, address: str, now: float, *, attempts: int = 1) -> bool:
         """As in any pool; the others are told that it is another endpoint's."""
-        old, lesson = placement.booking.endpoint, placement.lesson
+        old = placement.booking.endpoint
         if address == old.address:
             return False
+        lesson = placement.lesson
         self._crew.sum_up()
         moved = super().served(placement, address, now, attempts=attempts)
         if moved:
@@ -118,7 +115,8 @@ class SharedPool(Pool):
         super().first_token(placement, now)
 
     def _release(self, booking: Booking, now: float, *, answered: bool) -> None:
-        self._sum_up_slot(booking.endpoint.slot)
+        sum_up_slot = self._sum_up_slot
+        sum_up_slot(booking.endpoint.slot)
         Pool._release(self, booking, now, answered=answered)
 
     def _failed_here(self, endpoint: Endpoint, now: float) -> None:

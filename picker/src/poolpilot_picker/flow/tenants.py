@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from poolpilot_picker.errors import BadRequest, TooManyRequests
+from poolpilot_picker.requests.request import RequestKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,8 @@ DEFAULT_TENANT: Final = "default-flow"
 """Of requests that name none, as llm-d has it."""
 TENANT_LIMIT: Final = "rejected-tenant-limit"
 """The dropped reason of a limit of the tenant's own; llm-d has no such limits, and no word for them."""
+UNBOUNDED: Final = (RequestKind.CHAT, RequestKind.RESPONSES)
+"""Without a limit of their own these run until the model ends, or its context does; others have a small default."""
 
 
 class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +42,15 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of the queue's requests."""
     max_tokens: int | None = None
     """The most that `max_tokens` of a request may be."""
+    clamp: bool = False
+    """What is above `max_tokens` is lowered to it, and chats without a limit get it, instead of being refused."""
     weight: float = 1.0
     """Share beside other tenants."""
+
+    @property
+    def bound(self) -> bool:
+        """Whether a request of the tenant may be refused, changed or held for one of these."""
+        return not (self.tokens is None and self.active_sequences is None and self.max_tokens is None)
 
     def divided(self, by: int) -> TenantLimits:
         """For one of so many pickers that do not share their accounts."""
@@ -54,11 +64,13 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
 class TenantAccount:
     """What one tenant has in flight, and what is left of its budget."""
 
-    __slots__ = ("at_ms", "left", "limits", "sequences", "tenant")
+    __slots__ = ("at_ms", "bounded", "left", "limits", "sequences", "tenant")
 
     def __init__(self, tenant: str, limits: TenantLimits, now: float) -> None:
         self.tenant = tenant
         self.limits = limits
+        self.bounded = limits.bound
+        """There is something to look at."""
         self.sequences = 0
         self.left = math.inf if limits.tokens is None else limits.tokens
         self.at_ms = now
@@ -70,10 +82,22 @@ class TenantAccount:
             self.left = min(tokens, self.left + tokens * (now - self.at_ms) / self.limits.window_ms)
         self.at_ms = now
 
-    def has_room(self, sequences: int) -> bool:
-        """So many sequences more may be in flight. Who has none in flight may always begin."""
-        most = self.limits.active_sequences
-        return most is None or not self.sequences or self.sequences + sequences <= most
+    def lacks(self, sequences: int) -> str:
+        """What a request of so many sequences must wait for, in words; empty where it may go. Who has none in flight
+        may always begin as to sequences. The tokens are those of the last `refill`."""
+        limits = self.limits
+        most = limits.active_sequences
+        if most is not None and self.sequences and self.sequences + sequences > most:
+            return "a limit of its tenant: active sequences"
+        return "a limit of its tenant: tokens" if self.refilled_in_ms else ""
+
+    @property
+    def refilled_in_ms(self) -> float:
+        """How long after the last `refill` there will be tokens again; 0 where there are some."""
+        tokens = self.limits.tokens
+        if tokens is None or self.left > 0.0:
+            return 0.0
+        return (1.0 - self.left) * self.limits.window_ms / tokens
 
     def begin(self, sequences: int, tokens: float) -> None:
         """A request is dispatched."""
@@ -102,12 +126,15 @@ class Tenants:
         self._accounts: OrderedDict[str, TenantAccount] = OrderedDict()
 
     def account(self, tenant: str, now: float) -> TenantAccount:
-        """The tenant's; made where there is none."""
+        """The tenant's, as it is now; made where there is none."""
         account = self._accounts.get(tenant)
-        if account is None:
-            account = self._accounts[tenant] = TenantAccount(tenant, self._named.get(tenant, self._default), now)
-            if len(self._accounts) > ACCOUNTS:
-                self._forget_one(now)
+        if account is not None:
+            if account.bounded:
+                account.refill(now)
+            return account
+        account = self._accounts[tenant] = TenantAccount(tenant, self._named.get(tenant, self._default), now)
+        if len(self._accounts) > ACCOUNTS:
+            self._forget_one(now)
         return account
 
     def _forget_one(self, now: float) -> None:
@@ -125,23 +152,36 @@ class Tenants:
         self._default, self._named = default, dict(named)
         for tenant, account in self._accounts.items():
             account.limits = self._named.get(tenant, default)
+            account.bounded = account.limits.bound
             account.left = min(account.left, math.inf if account.limits.tokens is None else account.limits.tokens)
             if account.limits.tokens is None:
                 account.left = math.inf
 
-    def check(self, account: TenantAccount, request: InferenceRequest, now: float) -> None:
-        """Raises BadRequest or TooManyRequests where a limit forbids the request."""
+    @staticmethod
+    def check(account: TenantAccount, request: InferenceRequest) -> None:
+        """Raises BadRequest or TooManyRequests where a limit forbids the request; lowers its `max_tokens` where that
+        is what the limit does. The tokens are those of the last `refill`."""
         limits = account.limits
-        if limits.max_tokens is not None and request.max_tokens is not None and request.max_tokens > limits.max_tokens:
-            raise BadRequest(
-                f"max_tokens is {request.max_tokens}; this tenant may ask for at most {limits.max_tokens}",
-                param="max_tokens",
-            )
-        account.refill(now)
-        if account.left <= 0.0 and limits.tokens is not None:
-            wait_ms = (1.0 - account.left) * limits.window_ms / limits.tokens
+        if limits.max_tokens is not None:
+            _limit(request, limits.max_tokens, clamp=limits.clamp)
+        if wait_ms := account.refilled_in_ms:
             raise TooManyRequests(
                 f"the tenant has used its {limits.tokens:g} tokens per {limits.window_ms / 1000.0:g} s",
                 dropped_reason=TENANT_LIMIT,
                 retry_after_s=wait_ms / 1000.0,
             )
+
+
+def _limit(request: InferenceRequest, most: int, *, clamp: bool) -> None:
+    """Raises BadRequest; or sets `request.ceiling`, for the body to be rewritten."""
+    asked = request.max_tokens
+    # A body of which only the beginning was seen cannot be rewritten.
+    clamp = clamp and request.complete
+    more = request.unlimited or (asked is not None and asked > most)
+    if more and not clamp:
+        raise BadRequest(
+            f"max_tokens is {'unlimited' if asked is None else asked}; this tenant may ask for at most {most}",
+            param="max_tokens",
+        )
+    if clamp and (more or (asked is None and request.kind in UNBOUNDED)):
+        request.max_tokens = request.ceiling = most

@@ -6,6 +6,7 @@ What waits is counted as it comes and goes; what is a reading of the moment is r
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from prometheus_client.core import GaugeMetricFamily
@@ -73,8 +74,17 @@ class Queued(Protocol):
 class FlowMetrics(Collector):
     """Of one pool."""
 
-    def __init__(self, metrics: PickerMetrics, pool: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        metrics: PickerMetrics,
+        pool: str,
+        now: Callable[[], float],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`clock` (s) measures how long decisions take."""
         registry = metrics.registry
+        self.clock = clock
+        self._decision = metrics.decision
         self._labels = metrics.labels
         self._pool = pool
         self._now = now
@@ -100,6 +110,18 @@ class FlowMetrics(Collector):
             ("inference_pool", "priority"),
             registry=registry,
         )
+        self._retries = Tallies(
+            "poolpilot_flow_control_client_retries",
+            "Requests that a client has sent before, by what tells it",
+            ("inference_pool", "sign"),
+            registry=registry,
+        )
+        self._clamped = Tallies(
+            "poolpilot_flow_control_clamped",
+            "Requests whose max_tokens was lowered to their tenant's",
+            ("inference_pool",),
+            registry=registry,
+        )
         self._passed: dict[tuple[str, str, str, int], tuple[Spread, Tally]] = {}
         registry.register(self)
 
@@ -117,6 +139,18 @@ class FlowMetrics(Collector):
             handles = self._passed[key] = self._of(request, tenant, "Dispatched")
         handles[0].observe(0.0)
         handles[1].value += 1
+
+    def decided(self, began: float) -> None:
+        """A request that waited was placed; `began`: by the clock, when its decision did."""
+        self._decision.observe(self.clock() - began)
+
+    def clamped(self) -> None:
+        """A request's max_tokens was lowered."""
+        self._clamped.labels(self._pool).value += 1
+
+    def client_retried(self, sign: str) -> None:
+        """A request came that its client had sent before."""
+        self._retries.labels(self._pool, sign).value += 1
 
     def _of(self, request: Described, tenant: str, outcome: str) -> tuple[Spread, Tally]:
         model, target, fairness, priority = self._labels(request.model, request.target_model, tenant, request.priority)

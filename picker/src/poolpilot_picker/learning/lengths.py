@@ -85,7 +85,7 @@ class OutputLengths:
         """One complete answer of a pod was seen to have this many tokens."""
         self.observed += 1
         self._all.add(tokens)
-        for key in {(model, tenant), (model, "")}:
+        for key in dict.fromkeys(((model, ""), (model, tenant))):
             self._add(key, tokens, 1.0)
 
     def observe_mean(self, mean: float, count: float) -> None:

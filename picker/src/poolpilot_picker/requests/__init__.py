@@ -17,7 +17,8 @@ text tokens of a target model. The factor is learned from `usage`: its prompt to
 
 `request.prefix` is a `PrefixChain`: `hashes`, and `covered(k)` = estimated tokens of the first k blocks.
 
-`rewrite_model(body, new_model)` splices a whole body. `error_body(refused)` is the OpenAI error object to answer with.
+`rewrite_model(body, new_model)` and `limit_tokens(body, kind, most)` splice a whole body. `error_body(refused)` is the
+OpenAI error object to answer with.
 `UsageReader(streamed=...)` with `feed(chunk)`, `finish()`, `usage`, `events`, `first_token_seen` reads a response.
 """
 
@@ -26,7 +27,7 @@ from poolpilot_picker.requests.parsing import parse
 from poolpilot_picker.requests.refusals import error_body
 from poolpilot_picker.requests.request import NO_PREFIX, InferenceRequest, PrefixChain, RequestKind
 from poolpilot_picker.requests.rules import NO_RULES, ModelTargets, PoolRules, Rewritten
-from poolpilot_picker.requests.splice import rewrite_model
+from poolpilot_picker.requests.splice import limit_tokens, rewrite_model
 from poolpilot_picker.requests.tokens import estimate, text_units
 from poolpilot_picker.requests.usage import Usage, UsageReader, usage_of
 
@@ -46,6 +47,7 @@ __all__ = [
     "body_use",
     "error_body",
     "estimate",
+    "limit_tokens",
     "new_request_id",
     "parse",
     "read_head",

@@ -28,21 +28,27 @@ MOST: Final = 2**31 - 1
 MOST_SEQUENCES: Final = 16_384
 """vLLM refuses more; a booking must not believe them."""
 
+_FOR_THE_ACCOUNT: Final = "x-anthropic-billing-header"
 _IDS: Final = b"0123456789-,"
 _SPACE: Final = b" \t\r\n"
 
 
 def read_chat(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
     """`/v1/chat/completions` and `/v1/messages`."""
-    fields = shapes.CHAT.decode(body)
+    try:
+        fields = shapes.CHAT.decode(body)
+    except msgspec.ValidationError as error:
+        fields = shapes.leniently(shapes.CHAT, body, error)
     if not fields.messages and request.complete:
         raise _missing(request.kind, "messages", "a non-empty array of objects", fields.messages)
     if fields.stream:
         request.stream = True
     if fields.max_completion_tokens is not None:
         request.max_tokens = _count(request.kind, "max_completion_tokens", fields.max_completion_tokens)
+        request.unlimited = fields.max_completion_tokens < 0
     elif fields.max_tokens is not None:
         request.max_tokens = _count(request.kind, "max_tokens", fields.max_tokens)
+        request.unlimited = fields.max_tokens < 0
     if fields.n is not None:
         request.sequences = _sequences(request.kind, "n", fields.n)
     prompt = Prompt(head.video)
@@ -50,16 +56,20 @@ def read_chat(request: InferenceRequest, head: RequestHead, body: bytes) -> tupl
         prompt.tools(fields.tools, fields.functions)
     if fields.system:
         prompt.head("system")
-        prompt.content(fields.system)
+        prompt.content(fields.system if isinstance(fields.system, str) else _shown_to_the_model(fields.system))
     prompt.messages(fields.messages or ())
     return prompt, fields
 
 
 def read_completions(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
     """`/v1/completions`."""
-    fields = shapes.COMPLETIONS.decode(body)
+    try:
+        fields = shapes.COMPLETIONS.decode(body)
+    except msgspec.ValidationError as error:
+        fields = shapes.leniently(shapes.COMPLETIONS, body, error)
     request.stream = bool(fields.stream)
     request.max_tokens = _count(request.kind, "max_tokens", fields.max_tokens)
+    request.unlimited = fields.max_tokens is not None and fields.max_tokens < 0
     prompt = Prompt(head.video)
     prompts = 1
     if not _is_null(fields.prompt_embeds):
@@ -79,10 +89,15 @@ def read_completions(request: InferenceRequest, head: RequestHead, body: bytes) 
 
 def read_embeddings(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
     """`/v1/embeddings`."""
-    fields = shapes.EMBEDDINGS.decode(body)
+    try:
+        fields = shapes.EMBEDDINGS.decode(body)
+    except msgspec.ValidationError as error:
+        fields = shapes.leniently(shapes.EMBEDDINGS, body, error)
     prompt = Prompt(head.video)
     if not _is_null(fields.input):
-        request.sequences = _texts_or_ids(prompt, request, "input", bytes(fields.input))
+        raw = bytes(fields.input)
+        items = _items(raw)
+        request.sequences = _texts_or_ids(prompt, request, "input", raw) if items is None else prompt.items(items)
     elif fields.messages:
         prompt.messages(fields.messages)
     elif request.complete:
@@ -93,11 +108,15 @@ def read_embeddings(request: InferenceRequest, head: RequestHead, body: bytes) -
 
 def read_responses(request: InferenceRequest, head: RequestHead, body: bytes) -> tuple[Prompt, Body]:
     """`/v1/responses`."""
-    fields = shapes.RESPONSES.decode(body)
+    try:
+        fields = shapes.RESPONSES.decode(body)
+    except msgspec.ValidationError as error:
+        fields = shapes.leniently(shapes.RESPONSES, body, error)
     if fields.input is None and request.complete:
         raise _missing(request.kind, "input", "a string or an array of items", None)
     request.stream = bool(fields.stream)
     request.max_tokens = _count(request.kind, "max_output_tokens", fields.max_output_tokens)
+    request.unlimited = fields.max_output_tokens is not None and fields.max_output_tokens < 0
     prompt = Prompt(head.video)
     prompt.tools(fields.tools)
     if fields.instructions:
@@ -120,6 +139,14 @@ READERS: Final[Mapping[RequestKind, Callable[[InferenceRequest, RequestHead, byt
 }
 
 
+def _shown_to_the_model(system: list[str | shapes.Part]) -> list[str | shapes.Part]:
+    """System text without the block in front of it that Claude Code writes for the account, another in every request.
+
+    vLLM leaves it out of the prompt too. Hashed, it would hide that all the rest is the same.
+    """
+    return [part for part in system if isinstance(part, str) or not (part.text or "").startswith(_FOR_THE_ACCOUNT)]
+
+
 def _texts_or_ids(prompt: Prompt, request: InferenceRequest, field: str, raw: bytes) -> int:
     """Adds a prompt given as text, texts, token ids or lists of token ids; returns how many prompts that are."""
     if raw.startswith(b'"'):
@@ -131,6 +158,16 @@ def _texts_or_ids(prompt: Prompt, request: InferenceRequest, field: str, raw: by
             return _texts(prompt, request, field, raw)
         return _ids(prompt, request, field, raw)
     raise _missing(request.kind, field, "a string, an array of strings or token ids", msgspec.json.decode(raw))
+
+
+def _items(raw: bytes) -> list[shapes.Part] | None:
+    """Inputs of multimodal embeddings (SGLang): objects with text, an image or both; None: it is something else."""
+    if not raw.startswith(b"[") or not raw[1:].lstrip(_SPACE).startswith(b"{"):
+        return None
+    try:
+        return shapes.PARTS.decode(raw)
+    except msgspec.ValidationError:
+        return None
 
 
 def _texts(prompt: Prompt, request: InferenceRequest, field: str, raw: bytes) -> int:

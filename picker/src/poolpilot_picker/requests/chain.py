@@ -52,11 +52,16 @@ _SHORT: Final = 256
 """Characters of names whose seed is remembered."""
 
 
-def chain_seed(target_model: str, adapter: str, cache_salt: str) -> int:
-    """Where a chain starts. Hashed one after the other, so that no two triples can run into each other."""
+def chain_seed(target_model: str, adapter: str, cache_salt: str, extra_key: bytes = b"") -> int:
+    """Where a chain starts. Hashed one after the other, so that no two of these can run into each other.
+
+    `extra_key` is what SGLang parts its cache by besides, as the client wrote it.
+    """
     if len(target_model) + len(adapter) + len(cache_salt) > _SHORT:
-        return _seed(target_model, adapter, cache_salt)
-    return _known_seed(target_model, adapter, cache_salt)
+        seed = _seed(target_model, adapter, cache_salt)
+    else:
+        seed = _known_seed(target_model, adapter, cache_salt)
+    return xxh64_intdigest(extra_key, seed) if extra_key else seed
 
 
 def _seed(target_model: str, adapter: str, cache_salt: str) -> int:

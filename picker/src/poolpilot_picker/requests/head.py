@@ -94,6 +94,9 @@ class RequestHead(msgspec.Struct, kw_only=True, gc=False):
     request_id: str
     request_id_made: bool = False
     """True when the client sent none: the picker adds it to the forwarded headers."""
+    idempotency_key: str = ""
+    client_retries: int = 0
+    """How often the client says that it has sent the request before."""
     path: str = DEFAULT_PATH
     """Without query and fragment."""
     method: str = "POST"
@@ -161,6 +164,10 @@ def read_head(
         head = replace(known, request_id=_text(request_id), content_length=size)
     else:
         head = replace(known, request_id=new_id(), request_id_made=True, content_length=size)
+    if retries := get(names.CLIENT_RETRIES):
+        head.client_retries = _whole(_text(retries)) or 0
+    if idempotency := get(names.IDEMPOTENCY_KEY):
+        head.idempotency_key = _text(idempotency)
     if not _SELDOM.isdisjoint(fields):
         head.plain = False
         _read_seldom(head, {name: _text(value) for name, value in fields.items()})

@@ -35,7 +35,17 @@ MOST_UNSEEN: Final = 64.0
 
 _INFERENCE: Final = BodyUse.INFERENCE
 _SPACE: Final = b" \t\r\n"
-_FORM_MODEL: Final = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n')
+_NO_KEY: Final = (b"null", b'""')
+"""An extra key that is none."""
+_FORM_FIELD: Final = re.compile(
+    rb'\ncontent-disposition:[^\r\n]{0,256}?[; \t]name=(?:"model"|model)(?=[;\r \t])', re.IGNORECASE
+)
+"""The part of a form whose name is exactly that: not `filename="model.wav"`, not `name="model_size"`. Bounded, as all
+that is done with a form: a hostile one must not cost time of other requests."""
+_FORM_WINDOW: Final = 65_536
+"""Bytes at the begin and at the end of a form that are searched."""
+_PART_HEAD: Final = 1_024
+_LONGEST_NAME: Final = 512
 
 
 def no_rewrite(model: str) -> str:
@@ -143,7 +153,8 @@ def _measure(request: InferenceRequest, prompt: Prompt, fields: Body, scale: flo
     path = fields.lora_path
     if path is not ABSENT and path is not None:
         request.adapter = _adapter(bytes(path))
-    seed = chain_seed(request.target_model, request.adapter, fields.cache_salt or "")
+    extra = b"" if fields.extra_key is ABSENT or (key := bytes(fields.extra_key)) in _NO_KEY else key
+    seed = chain_seed(request.target_model, request.adapter, fields.cache_salt or "", extra)
     chain = prefix_chain(text, seed, tokens=tokens, marks=prompt.marks)
     request.prefix = chain if request.complete else settled(chain, len(text))
 
@@ -166,6 +177,8 @@ def _forget_cut(fields: Body, candidate: bytes, cut_at: int) -> None:
         fields.model = None
     if _is_cut(candidate, values.cache_salt, cut_at):
         fields.cache_salt = None
+    if _is_cut(candidate, values.extra_key, cut_at):
+        fields.extra_key = ABSENT
     if _is_cut(candidate, values.lora_path, cut_at):
         fields.lora_path = ABSENT
 
@@ -187,8 +200,7 @@ def _model_in(body: bytes, cut_at: int | None) -> str:
 def _peek(request: InferenceRequest, head: RequestHead, body: bytes) -> None:
     """The model of a body that is no inference call, where it shows itself."""
     if head.content_type == "multipart/form-data" and not head.content_encoding:
-        if found := _FORM_MODEL.search(body[:65_536]) or _FORM_MODEL.search(body[-65_536:]):
-            request.model = found.group(1).decode("utf-8", "replace").strip()
+        request.model = _form_model(body[:_FORM_WINDOW]) or _form_model(body[-_FORM_WINDOW:])
     elif body[:256].lstrip(BOM + _SPACE).startswith(b"{") and not head.content_encoding:
         mended = Mended((body,), None) if request.complete else mend(body)
         for candidate in mended.candidates:
@@ -200,3 +212,12 @@ def _peek(request: InferenceRequest, head: RequestHead, body: bytes) -> None:
         request.prompt_tokens = int(len(body) * TOKENS_PER_ENCODED_BYTE)
     elif head.content_type == "multipart/form-data":
         request.prompt_tokens = int(len(body) * TOKENS_PER_FORM_BYTE)
+
+
+def _form_model(window: bytes) -> str:
+    for found in _FORM_FIELD.finditer(window):
+        start = window.find(b"\r\n\r\n", found.end(), found.end() + _PART_HEAD) + 4
+        end = window.find(b"\r\n", start, start + _LONGEST_NAME + 2) if start >= 4 else -1
+        if end > start:
+            return window[start:end].decode("utf-8", "replace").strip()
+    return ""

@@ -25,6 +25,9 @@ MESSAGE: Final = b"\x1e"
 BODY: Final = b"\x1f"
 """Ends the role, or a part that is no text; about one token."""
 
+MOST_MEDIA: Final = 4_096
+"""Images and the like that are looked at; no engine takes as many. A body of a megabyte could hold 77,000."""
+
 MAX_DEPTH: Final = 2
 """Of results inside results: each is decoded on its own, so the cost would grow with depth × size."""
 
@@ -95,6 +98,15 @@ class Prompt:
         elif content:
             self._parts(content)
 
+    def items(self, items: Sequence[Part]) -> int:
+        """Prompts of their own that are parts, with text or a medium or both; returns how many."""
+        between = b""
+        for item in items:
+            self.raw(between + (item.text or "").encode())
+            self._other(item)
+            between = MESSAGE
+        return len(items)
+
     def messages(self, messages: Sequence[Message]) -> None:
         """Chat messages, or items of the Responses API."""
         raw = self.raw
@@ -138,20 +150,29 @@ class Prompt:
                 self._other(part)
 
     def _other(self, part: Part) -> None:
-        for raw in (part.image_url, part.source):
+        if len(self.marks) >= MOST_MEDIA:
+            return
+        # A medium with a name of its own is known to the engine by that, whether it comes with it or not.
+        name = b"" if part.uuid is ABSENT or (given := bytes(part.uuid)) == b"null" else given
+        for raw in (part.image_url, part.source, part.image):
             if raw is not ABSENT:
                 data = bytes(raw)
                 document = part.type == "document"
-                self.attach(data, media.file_tokens(data) if document else media.image_tokens(data))
-        for raw in (part.input_audio, part.audio_url):
+                self.attach(name or data, media.file_tokens(data) if document else media.image_tokens(data))
+        for raw in (part.input_audio, part.audio_url, part.audio):
             if raw is not ABSENT:
                 data = bytes(raw)
-                self.attach(data, media.audio_tokens(data))
-        if part.video_url is not ABSENT:
-            hint = self.video
-            tokens = media.video_tokens(fps=hint.fps, seconds=hint.seconds, width=hint.width, height=hint.height)
-            self.attach(bytes(part.video_url), tokens)
-        for raw in (part.file, part.file_data):
+                self.attach(name or data, media.audio_tokens(data))
+        for raw in (part.video_url, part.video):
+            if raw is not ABSENT:
+                hint = self.video
+                tokens = media.video_tokens(fps=hint.fps, seconds=hint.seconds, width=hint.width, height=hint.height)
+                self.attach(name or bytes(raw), tokens)
+        for raw in (part.image_embeds, part.audio_embeds):
+            if raw is not ABSENT:
+                data = bytes(raw)
+                self.attach(name or data, media.embeds_tokens(data))
+        for raw in (part.file, part.file_data, part.file_id, part.file_url, part.data):
             if raw is not ABSENT:
                 data = bytes(raw)
                 self.attach(data, media.file_tokens(data))

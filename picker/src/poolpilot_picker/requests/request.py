@@ -47,6 +47,11 @@ class InferenceRequest(msgspec.Struct, kw_only=True, gc=False):
     """One request as the decision sees it. Token counts are estimates until usage corrects them."""
 
     request_id: str
+    client_id: str = ""
+    """Its request id, where the client has chosen it."""
+    idempotency_key: str = ""
+    client_retries: int = 0
+    """How often the client says that it has sent the request before."""
     path: str = ""
     kind: RequestKind = RequestKind.OTHER
     model: str = ""
@@ -63,6 +68,10 @@ class InferenceRequest(msgspec.Struct, kw_only=True, gc=False):
     """The rest of `prompt_tokens`, which is never corrected: images, audio and video by their size, token ids."""
     max_tokens: int | None = None
     """Limit per sequence, None when the client set none."""
+    unlimited: bool = False
+    """The client asked for no limit in so many words: −1."""
+    ceiling: int | None = None
+    """What `max_tokens` is to be lowered to in the body; None: it stays as it came."""
     sequences: int = 1
     """Sequences the engine runs: prompts × n."""
     prefix: PrefixChain = NO_PREFIX

@@ -5,10 +5,13 @@ Every field may be null: clients send it, and a mended partial body (`requests.p
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ABSENT: Final = Raw(b"")
 """Default of raw fields: compare by `is`."""
@@ -34,6 +37,19 @@ class Part(Struct, gc=False):
     file_data: Raw = ABSENT
     source: Raw = ABSENT
     """Anthropic: image or document."""
+    image: Raw = ABSENT
+    """Models' own words for what others call image_url, audio_url and video_url; SGLang's embeddings."""
+    audio: Raw = ABSENT
+    video: Raw = ABSENT
+    image_embeds: Raw = ABSENT
+    """vLLM: tensors, base64, instead of a picture or sound."""
+    audio_embeds: Raw = ABSENT
+    uuid: Raw = ABSENT
+    """vLLM: the name of a medium, which may be sent once with it and then alone."""
+    file_id: Raw = ABSENT
+    file_url: Raw = ABSENT
+    data: Raw = ABSENT
+    """Anthropic: redacted thinking."""
     name: Raw = ABSENT
     input: Raw = ABSENT
     """Anthropic: arguments of a tool_use."""
@@ -67,6 +83,8 @@ class Body(Struct, gc=False):
     model: str | None = None
     stream: bool | None = None
     cache_salt: str | None = None
+    extra_key: Raw = ABSENT
+    """SGLang: another salt."""
     lora_path: Raw = ABSENT
 
 
@@ -114,7 +132,16 @@ class Names(Struct, gc=False):
 
     model: Raw = ABSENT
     cache_salt: Raw = ABSENT
+    extra_key: Raw = ABSENT
     lora_path: Raw = ABSENT
+
+
+class Limits(Struct, gc=False):
+    """Top-level limits on the output as they stand in the body."""
+
+    max_tokens: Raw = ABSENT
+    max_completion_tokens: Raw = ABSENT
+    max_output_tokens: Raw = ABSENT
 
 
 CHAT: Final = msgspec.json.Decoder(ChatBody)
@@ -122,6 +149,26 @@ COMPLETIONS: Final = msgspec.json.Decoder(CompletionsBody)
 EMBEDDINGS: Final = msgspec.json.Decoder(EmbeddingsBody)
 RESPONSES: Final = msgspec.json.Decoder(ResponsesBody)
 NAMES: Final = msgspec.json.Decoder(Names)
+LIMITS: Final = msgspec.json.Decoder(Limits)
+NUMBER: Final = msgspec.json.Decoder(Number, strict=False)
+"""Also of a number that is written as text."""
 TEXT: Final = msgspec.json.Decoder(str)
 TEXTS: Final = msgspec.json.Decoder(list[str])
 CONTENT: Final = msgspec.json.Decoder(Content)
+PARTS: Final = msgspec.json.Decoder(list[Part])
+
+_Shape = TypeVar("_Shape", ChatBody, CompletionsBody, EmbeddingsBody, ResponsesBody)
+_LENIENT: Final[Mapping[object, msgspec.json.Decoder[object]]] = {
+    decoder: msgspec.json.Decoder(decoder.type, strict=False) for decoder in (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES)
+}
+
+
+def leniently(decoder: msgspec.json.Decoder[_Shape], body: bytes, error: msgspec.ValidationError) -> _Shape:
+    """The body that a decoder has refused with `error`, with numbers, true and false also where they are written as
+    text (`"stream": "True"`, `"max_tokens": "64"`) and 1 and 0 for true and false: engines written in Python take them.
+    Raises `error` where that is not all.
+    """
+    try:
+        return _LENIENT[decoder].decode(body)  # type: ignore[return-value]
+    except msgspec.DecodeError:
+        raise error from None

@@ -121,8 +121,13 @@ def usage_of(value: Any) -> Usage | None:
         return None
     details = value.get("prompt_tokens_details") or value.get("input_tokens_details")
     cached = _tokens(details, "cached_tokens") if isinstance(details, dict) else None
-    if cached is None:
-        cached = _tokens(value, "cache_read_input_tokens")
+    if cached is None and (cached := _tokens(value, "cache_read_input_tokens")) is not None and prompt is not None:
+        # Anthropic's input tokens are those that neither came from the cache nor were written to it.
+        prompt += cached + (_tokens(value, "cache_creation_input_tokens") or 0)
+    # Some servers write zeros where they have not counted (yet): no prompt has no tokens.
+    prompt = prompt or None
+    if prompt is None and completion is None:
+        return None
     return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
 

@@ -1,6 +1,6 @@
 """Predicts wait, prefill and step time of a request on every endpoint, and what placing it there costs.
 
-`CostModel` is the reference, and the place where the reasons are; `compiled/_columns.pyx` does the same.
+`CostModel` is the reference, and the place where the reasons are; `compiled/_cost.pyx` does the same.
 
 All arrays have one element per slot, all times are ms. Symbols: B sequences at the endpoint, K their context tokens,
 P prompt tokens, u uncached prompt tokens, E expected output tokens, R expected rest of the answers in flight.
@@ -11,7 +11,7 @@ penalties) is computed only where some endpoint needs it; a term that is not com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -39,14 +39,20 @@ TIE_MS: Final = 1e-9
 class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """Constants of the cost, each with the range in which a sweep found no harm. Weights have no unit."""
 
-    own_decode_weight: float = 0.25
-    """Of the request's own decode time, E × step: imbalance does not last for E tokens. 0.1–0.3."""
+    own_decode_weight: float = 0.5
+    """Of the request's own decode time, as far as it counts: E × step. 0.4–0.8."""
+    decode_horizon: Annotated[float, msgspec.Meta(gt=0.0)] = 2_000.0
+    """Tokens that long answers count for at most, and of which an answer of so many counts for half: what is unequal
+    now does not last until they end. 800–4,000."""
     others_weight: float = 0.3
-    """Of the delay that its prefill causes to each sequence decoding there. 0.25–0.5; never below own_decode_weight."""
+    """Of the delay that its prefill causes to each sequence decoding there. 0.25–0.5."""
     fleet_share: float = 0.3
     """Share of the fleet's mean batch, instead of the endpoint's own, in that delay. 0–0.4."""
-    wait_weight: float = 6.0
+    wait_weight: float = 4.0
     """Of the wait for the prefill queue: the tail of TTFT is where prompts meet while others are free. 3–10."""
+    hit_wait_weight: float = 1.0
+    """Of that wait as far as a cache hit makes up for it: who waits no longer than the prefill saved there takes does
+    not start later for it, and could only avoid it by work that delays others. 0.5–1; at most wait_weight."""
     slow_start_weight: float = 3.0
     """Of the part of TTFT above slow_start_ms. 1–6."""
     slow_start_ms: float = 300.0
@@ -142,9 +148,15 @@ class CostModel:
         if parameters.use_wait:
             queue = np.maximum(table.free_at_ms - now, 0.0)
             wait += queue + np.minimum(queue, table.half_chunk_ms)
+        # What the prefill would take here beyond what it does, if no more were cached than where least is.
+        most = uncached.max(where=table.mean_weight > 0.0, initial=1.0)
+        saved = (most - uncached) * (table.token_ms + table.token2_ms * (2.0 * prompt - most - uncached))
+        made_up = np.minimum(wait, np.maximum(saved, 0.0))
+        hit_wait_weight = min(parameters.hit_wait_weight, parameters.wait_weight)
 
         fleet = parameters.fleet_share * mean
         delayed = parameters.others_weight * (fleet + (1.0 - parameters.fleet_share) * soon)
+        counted = output * (parameters.decode_horizon / (parameters.decode_horizon + output))
         self._output = output
         self._step_ms: Floats = step
         self._uncached: Floats = uncached
@@ -153,9 +165,9 @@ class CostModel:
         self._adapter_ms: Floats | None = None
         self._slot_ms: Floats | None = None
         self.terms: dict[str, Floats] = {
-            "wait": parameters.wait_weight * wait,
+            "wait": parameters.wait_weight * (wait - made_up) + hit_wait_weight * made_up,
             "prefill": prefill,
-            "decode": (parameters.own_decode_weight * output) * step,
+            "decode": (parameters.own_decode_weight * counted) * step,
             "delay_prefill": delayed * work,
         }
         self._add_capacity(view, parameters, generated, decoding)

@@ -70,7 +70,12 @@ class Profile:
         self.filters = tuple(filters)
         self.scorers = tuple(scorers)
         self.picker_name, self.picker = picker
+        self.weighs_waits: bool = getattr(self.picker, "weighs_waits", False)
+        """Sent to where it would wait, a request goes there on purpose."""
         self.observers = tuple(observers)
+        self._fixed = [(name, one) for name, one in self.filters if getattr(one, "fixed", False)]
+        self.parts = bool(self._fixed)
+        """Not every endpoint is meant for every request: `restrict` says which are."""
         self._key_observers = [(name, one) for name, one in self.observers if isinstance(one, KeyObserver)]
         self.guard = guard or PluginGuard()
         decides = self.picker
@@ -89,13 +94,7 @@ class Profile:
         if self._alone is not None:
             return self._pick_alone(view, self._alone)
         _some(view.mask)
-        for name, chosen_filter in self.filters:
-            kept = self._kept(view, name, chosen_filter)
-            if kept is None:
-                continue
-            view.keep(kept, name)
-            if not view.mask.any():
-                raise TooManyRequests("no endpoints available for the given request")
+        self._filter(view, self.filters)
         candidates = view.mask.nonzero()[0]
         sums = np.zeros(len(candidates))
         for name, scorer, weight in self.scorers:
@@ -111,6 +110,20 @@ class Profile:
         total = np.full(len(view.mask), -np.inf)
         total[candidates] = sums
         return self._pick(view, total)
+
+    def restrict(self, view: DecisionView) -> None:
+        """Leaves the endpoints that are meant for the request, by filters that go by labels: before anybody asks which
+        of them are well or have room. Raises TooManyRequests: there are none."""
+        self._filter(view, self._fixed)
+
+    def _filter(self, view: DecisionView, filters: Sequence[tuple[str, Filter]]) -> None:
+        for name, chosen_filter in filters:
+            kept = self._kept(view, name, chosen_filter)
+            if kept is None:
+                continue
+            view.keep(kept, name)
+            if not view.mask.any():
+                raise TooManyRequests("no endpoints available for the given request")
 
     def placed(self, view: DecisionView, slot: int) -> None:
         """Tells the plugins that want to know where the request was booked."""

@@ -26,6 +26,9 @@ class PredictedFinishParameters(CostParameters, frozen=True, forbid_unknown_fiel
 class PredictedFinishPicker:
     """Picks the smallest cost; ties at random. Scores of scorers beside it are a discount of up to the best cost."""
 
+    weighs_waits = True
+    """What a request would wait for at an endpoint is part of what is compared."""
+
     def __init__(self, parameters: PredictedFinishParameters | None = None) -> None:
         self.parameters = parameters or PredictedFinishParameters()
         self._pricing = Pricing(self.parameters)

@@ -76,7 +76,8 @@ class DecisionView(msgspec.Struct, kw_only=True, eq=False):
 
 @runtime_checkable
 class Filter(Protocol):
-    """Removes candidates."""
+    """Removes candidates. One whose attribute `fixed` is true goes by what an endpoint is for, not by how it is now:
+    it is asked before anybody asks who is well and has room."""
 
     def filter(self, view: DecisionView) -> Mask:
         """Which slots may stay; ANDed with `view.mask`. Returning none ends the request with 429."""

@@ -7,7 +7,7 @@ times a second where none does.
 from __future__ import annotations
 
 import logging
-import math
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,8 +18,7 @@ from poolpilot_picker.flow.crew import Withdrawn
 from poolpilot_picker.flow.packed import packed
 from poolpilot_picker.instruments.seldom import Seldom
 from poolpilot_picker.sharing.journal import JournalReader, JournalWriter
-from poolpilot_picker.sharing.memory import BOOKED, BUCKET_MS, RELEASED, STAMP
-from poolpilot_picker.sharing.shares import shares
+from poolpilot_picker.sharing.shares import recent_of, shares
 from poolpilot_picker.sharing.slots import SlotBook
 from poolpilot_picker.state.columns import columns
 from poolpilot_picker.state.samples import EngineSample, ServedModels
@@ -27,10 +26,7 @@ from poolpilot_picker.state.samples import EngineSample, ServedModels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from poolpilot_picker.flow.learners import Lesson
-    from poolpilot_picker.flow.packed import Packed
     from poolpilot_picker.flow.shared_pool import SharedPool
-    from poolpilot_picker.requests.request import PrefixChain
     from poolpilot_picker.sharing.memory import Memory
     from poolpilot_picker.state.columns import Floats
     from poolpilot_picker.state.endpoints import EndpointSpec
@@ -113,12 +109,18 @@ class Peers:
         self.sum_up_slot = self._shares.sum_up_slot
         self.booked = self._shares.booked
         self.released = self._shares.released
+        self.resized = self._shares.resized
+        self.booked_since = self._shares.booked_since
+        self.released_since = self._shares.released_since
         self._generations = memory.generations.data
+        self._untold = packed(
+            self._generations, TOGETHER_MS, MOST_TOGETHER, partial(self._journal.write, PLACED), self._not_told
+        )
+        self.placed = self._untold.placed
         self._epoch = memory.epoch.data
         self._seen_epoch = -1
         self._readers: dict[int, JournalReader] = {}
         self._peers: list[int] = []
-        self._told_ms = -math.inf
         self._encoder = msgspec.msgpack.Encoder()
         self._decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
             kind: msgspec.msgpack.Decoder(news) for kind, news in NEWS.items()
@@ -127,7 +129,6 @@ class Peers:
         self._lost_before = 0
         self.faults = 0
         """News that could not be told or applied."""
-        self._untold: Packed
         self._pool: SharedPool
         self._sink: Sink
 
@@ -135,7 +136,7 @@ class Peers:
         """Tells where news go. From here on the others' news are read; what must be known from before is asked for."""
         self._pool = pool
         self._sink = sink
-        self._untold = packed(pool.prefixes)
+        self._untold.read_with(pool.prefixes)
         self._look_around()
         self.ask()
 
@@ -160,61 +161,23 @@ class Peers:
         self._seen_epoch = self._epoch[0]
         taken = np.flatnonzero(memory.taken).tolist()
         self._peers = [chair for chair in taken if chair != self._chair]
+        self._untold.wanted = bool(self._peers)
         # Who has gone may have told things before: its journal is read until somebody else sits there.
         for chair in self._peers:
             if chair not in self._readers:
                 self._readers[chair] = JournalReader(memory, chair)
         accounts = [columns(memory.accounts[chair], len(table)) for chair in (self._chair, *self._peers)]
-        self._shares.follow(table, accounts)
-
-    def booked_since(self, slot: int, since_ms: float) -> float:
-        """Prefill work, in ms, that others have placed since then; not what was placed within BUCKET_MS after it."""
-        return self._since(slot, BOOKED, since_ms // BUCKET_MS + 1.0)
-
-    def released_since(self, slot: int, since_ms: float) -> float:
-        """Sequences of others that ended since then, or within BUCKET_MS before it."""
-        return self._since(slot, RELEASED, since_ms // BUCKET_MS)
-
-    def _since(self, slot: int, row: int, bucket: float) -> float:
-        total = 0.0
-        for chair in self._peers:
-            cell = self._memory.recent[chair, slot]
-            total += float(cell[row].dot(cell[STAMP] >= bucket))
-        return total
+        self._shares.follow(table, accounts, [recent_of(memory, chair) for chair in self._peers])
 
     # ---- what we tell
 
-    def placed(
-        self,
-        slot: int,
-        chain: PrefixChain,
-        lesson: Lesson | None,
-        adapter: str,
-        adapter_ms: float,
-        routing_key: str,
-        now: float,
-    ) -> None:
-        """Tells the others of a placement: at once where placements are rare, else with the next ones."""
-        if not self._peers:
-            return
-        try:
-            size = self._untold.add(slot, self._generations[slot], chain, lesson, adapter, adapter_ms, routing_key)
-        except Exception:
-            # It is booked: what the others do not hear of it must not cost the request.
-            self._fault("a placement could not be told to other workers")
-            return
-        if now - self._told_ms >= TOGETHER_MS or size >= MOST_TOGETHER:
-            self._tell_placed(now)
-
     def withdrawn(self, news: Withdrawn, now: float) -> None:
         """Tells the others that a placement teaches nothing."""
-        if len(self._untold):
-            self._tell_placed(now)
+        self._untold.tell(now)
         self._tell(WITHDRAWN, news)
 
-    def _tell_placed(self, now: float) -> None:
-        self._told_ms = now
-        self._journal.write(PLACED, self._untold.take())
+    def _not_told(self) -> None:
+        self._fault("a placement could not be told to other workers")
 
     def generation(self, slot: int) -> int:
         """Of the slot: grows with each endpoint that gets it."""
@@ -264,8 +227,8 @@ class Peers:
         self._shares.due_ms = now + TOGETHER_MS
         if self._seen_epoch != self._epoch[0]:
             self._look_around()
-        if now - self._told_ms >= TOGETHER_MS and len(self._untold):
-            self._tell_placed(now)
+        if now - self._untold.told_ms >= TOGETHER_MS:
+            self._untold.tell(now)
         for reader in self._readers.values():
             if reader.news:
                 self._read(reader)

@@ -24,8 +24,13 @@ class Shares(Protocol):
     due_ms: float
     """From then on the next decision hears the others' news first."""
 
-    def follow(self, table: EndpointTable, accounts: list[Any]) -> None:
-        """The processes and endpoints of this moment; our own account is the first. Called by `look_around`."""
+    def follow(self, table: EndpointTable, accounts: list[Any], others: list[memoryview[float]]) -> None:
+        """The processes and endpoints of this moment; our own account is the first. `others`: what of theirs is
+        remembered by time (`recent_of`). Called by `look_around`."""
+        ...
+
+    def resized(self) -> None:
+        """The table's columns are others than before: looks around before the next sum."""
         ...
 
     def catch_up(self, now: float, /) -> None:
@@ -48,14 +53,27 @@ class Shares(Protocol):
         """A request of ours ends."""
         ...
 
+    def booked_since(self, slot: int, since_ms: float) -> float:
+        """Prefill work, in ms, that others have placed since then; not what was placed within BUCKET_MS after it."""
+        ...
+
+    def released_since(self, slot: int, since_ms: float) -> float:
+        """Sequences of others that ended since then, or within BUCKET_MS before it."""
+        ...
+
+
+def recent_of(memory: Memory, chair: int) -> memoryview[float]:
+    """What a chair remembers by time, as a flat view: an item of it costs a fraction of an array's."""
+    words: memoryview[float] = memory.recent[chair].reshape(-1).data
+    return words
+
 
 def shares(memory: Memory, chair: int, look_around: Callable[[], None], hear: Callable[[float], None]) -> Shares:
-    """Those of a chair, by the core in force. `look_around` is called when a process has come or gone, or the set of
-    endpoints has changed; `hear` when that is due. Nothing else before the first `follow`."""
+    """Those of a chair, by the core in force. `look_around` is called when a process has come or gone, or the table
+    has other columns; `hear` when that is due. Nothing else before the first `follow`."""
     core = compiled.in_force
-    # Flat views of single words: an item of theirs costs a fraction of an array's.
     epoch: memoryview = memory.epoch.data
-    recent: Any = memory.recent[chair].reshape(-1).data
+    recent = recent_of(memory, chair)
     kind = ReferenceShares if core is None else core.shares
     return kind(epoch, recent, BUCKETS, BUCKET_MS, look_around, hear)
 
@@ -78,18 +96,23 @@ class ReferenceShares:
         self._bucket_ms = bucket_ms
         self._look_around = look_around
         self._hear = hear
-        self._seen: tuple[int, int] | None = None
+        self._seen: int | None = None
         self._table: EndpointTable
         self._accounts: list[Any] = []
+        self._others: list[memoryview[float]] = []
         self.due_ms = -math.inf
 
-    def follow(self, table: EndpointTable, accounts: list[Any]) -> None:
+    def follow(self, table: EndpointTable, accounts: list[Any], others: list[memoryview[float]]) -> None:
         """As `Shares.follow`."""
-        self._table, self._accounts = table, accounts
-        self._seen = self._epoch[0], table.generation
+        self._table, self._accounts, self._others = table, accounts, others
+        self._seen = self._epoch[0]
+
+    def resized(self) -> None:
+        """As `Shares.resized`."""
+        self._seen = None
 
     def _refresh(self) -> None:
-        if self._seen != (self._epoch[0], self._table.generation):
+        if self._seen != self._epoch[0]:
             self._look_around()
 
     def catch_up(self, now: float, /) -> None:
@@ -118,6 +141,20 @@ class ReferenceShares:
     def released(self, slot: int, sequences: float, now: float, /) -> None:
         """As `Shares.released`."""
         self._recent[self._place(slot, now) + RELEASED * self._buckets] += sequences
+
+    def booked_since(self, slot: int, since_ms: float) -> float:
+        """As `Shares.booked_since`."""
+        return self._since(slot, BOOKED, since_ms // self._bucket_ms + 1.0)
+
+    def released_since(self, slot: int, since_ms: float) -> float:
+        """As `Shares.released_since`."""
+        return self._since(slot, RELEASED, since_ms // self._bucket_ms)
+
+    def _since(self, slot: int, row: int, bucket: float) -> float:
+        self._refresh()
+        stamps = range(slot * 3 * self._buckets, (slot * 3 + 1) * self._buckets)
+        beside = row * self._buckets
+        return sum((one[at + beside] for one in self._others for at in stamps if one[at] >= bucket), 0.0)
 
     def _place(self, slot: int, now: float) -> int:
         """Of the stamp of the bucket of this moment; what was remembered there before is forgotten."""

@@ -6,6 +6,9 @@ its lines are read. Formats: Prometheus text 0.0.4 and OpenMetrics 1.0 (promethe
 
 What counts as a series: a line that *begins* with the exact name (never `NAME_bucket` or `NAME_created` for NAME) and
 ends with a line feed. A last line without line feed may be cut anywhere (`12` of `123`), so it is not read.
+
+The lines of a family follow each other, as both formats demand. Where a header comes twice they do not (pages of
+several processes, put together by something in front of them): then all of the page is read for every name.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _SIMPLE_LINE: Final = re.compile(
     rb'(?:\{([^}#\\\n]*)\})?[ \t]+([^ \t\r\n#{}"_]+)(?:[ \t]+([^ \t\r\n#{}"_]+))?[ \t\r]*\n'
 )
+_HEADERS: Final = (b"# TYPE ", b"# HELP ")
 _TURN: Final = 512
 """Series that are read in one turn: half a millisecond."""
 _MOST_SERIES: Final = 20_000
@@ -96,6 +100,7 @@ class Wanted:
         self._found: dict[str, list[Series]] = {}
         self._layout: Layout | None = None
         self._lines = 0
+        """Of the page before; 0: not counted, for it is large."""
         self._missing: list[bytes] = []
         """Where all wanted lines are where they were, and there is none of these, it is the same page; of a small page,
         where there are also as many lines."""
@@ -119,7 +124,7 @@ class Wanted:
                 start -= 1
             else:
                 buffer, start, end = b"\n" + buffer[start:end], 0, end - start + 1
-        if not large and buffer.count(b"\n", start, end) != self._lines:
+        if (not large or self._lines) and buffer.count(b"\n", start, end) != self._lines:
             return None
         if (not large or self._count % self._RECHECK == 0) and any_named(buffer, start, end, self._missing):
             return None
@@ -140,6 +145,7 @@ class Wanted:
         if not large or self._count % self._RECHECK == 0:
             self._absent.clear()
         end = text.rfind(b"\n") + 1
+        scattered = _scattered(text)
         found: dict[str, list[Series]] = {}
         begins: list[tuple[int, tuple[str, bytes]]] = []
         places: list[Place] = []
@@ -152,17 +158,18 @@ class Wanted:
                 continue
             if len(page) >= self._HUGE:
                 yield
-            start = _find_name(text, needle, cursor, end)
-            if start < 0 and cursor:
+            start = _find_name(text, needle, 0 if scattered else cursor, end)
+            if start < 0 and cursor and not scattered:
                 start = _find_name(text, needle, 0, min(cursor + len(needle) + 1, end))
             if start < 0:
                 if large:
                     self._absent.add(name)
                 continue
-            start = _first_of_family(text, needle, start, end)
+            if not scattered:
+                start = _first_of_family(text, needle, start, end)
             begins.append((start, entry))
             series: list[Series] = []
-            for bad in _read_family(text, name, needle, start, end, series, places):
+            for bad in _read_family(text, name, needle, start, end, scattered, series, places):
                 malformed += bad
                 turn += 1
                 if turn % _TURN == 0:
@@ -182,7 +189,8 @@ class Wanted:
             missing = [entry for entry in self._needles if entry[0] not in placed]
             self._needles = [entry for _, entry in sorted(begins)] + missing
         if not malformed and not truncated and len(places) == turn:
-            self._layout, self._lines, self._found = learn(text, places), 0 if large else text.count(b"\n"), found
+            self._layout, self._found = learn(text, places), found
+            self._lines = 0 if large and not scattered else text.count(b"\n")
             self._missing = [needle for name, needle in self._needles if name not in found]
         return Page(found, malformed, truncated)
 
@@ -216,21 +224,35 @@ def _find_name(text: bytes | bytearray, needle: bytes, start: int, end: int) -> 
     return -1
 
 
+def _scattered(text: bytes) -> bool:
+    """Some family's lines may be in several places: its header comes again."""
+    behind = text.split(b"\n# TYPE ") if not text.startswith(b"#") else (b"\n" + text).split(b"\n# TYPE ")
+    names = [part[: part.find(b" ")] for part in behind[1:]]
+    return len(set(names)) < len(names)
+
+
 def _first_of_family(text: bytes, needle: bytes, start: int, end: int) -> int:
     """The first line of this name in the family of the line at `start`: the search may have begun within it."""
-    if text[text.rfind(b"\n", 0, start) + 1] == 0x23:
-        return start  # a header is right before it
+    if text.startswith(_HEADERS, text.rfind(b"\n", 0, start) + 1):
+        return start  # its header is right before it
     return _find_name(text, needle, max(0, text.rfind(b"\n# TYPE ", 0, start)), end)
 
 
 def _read_family(
-    text: bytes, name: str, needle: bytes, at: int, end: int, series: list[Series], places: list[Place]
+    text: bytes,
+    name: str,
+    needle: bytes,
+    at: int,
+    end: int,
+    scattered: bool,
+    series: list[Series],
+    places: list[Place],
 ) -> Iterator[bool]:
-    """Appends the series from the line at `at` on, to the next family's `# TYPE`, and to `places` where they are if
-    they are simple; tells of each whether it is malformed."""
+    """Appends the series from the line at `at` on, to the next family's `# TYPE` (`scattered`: to the end), and to
+    `places` where they are if they are simple; tells of each whether it is malformed."""
     size = len(needle)
     simple_line = _SIMPLE_LINE.match
-    limit = -1
+    limit = end if scattered else -1
     while True:
         match = simple_line(text, at + size, end)
         if match is not None:
@@ -247,7 +269,7 @@ def _read_family(
             yield True
         else:
             yield False
-        if text.startswith((b"\n# TYPE ", b"\n# HELP "), stop):
+        if not scattered and text.startswith(_HEADERS, stop + 1):
             return
         if text.startswith(needle, stop, end) and text[stop + size] in b"{ \t":
             at = stop

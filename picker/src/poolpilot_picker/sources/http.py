@@ -65,8 +65,8 @@ def check_status(response: Response) -> None:
         return
     if status in (401, 403):
         raise FetchError(ErrorKind.UNAUTHORIZED, f"status {status}: the engine wants other credentials")
-    if status == 404:
-        raise FetchError(ErrorKind.NOT_FOUND, "status 404: no such page")
+    if status in (404, 501):  # llama.cpp answers 501 where a page is not enabled
+        raise FetchError(ErrorKind.NOT_FOUND, f"status {status}: no such page")
     if 300 <= status < 400:
         raise FetchError(ErrorKind.REDIRECT, f"status {status}: redirects elsewhere are not followed")
     raise FetchError(ErrorKind.HTTP_STATUS, f"status {status}")

@@ -5,9 +5,10 @@ again is not searched: each wanted line is expected as far behind the one before
 compared where they should be, and its number is read. What a page must fulfil for that, line by line:
 
 * the line begins with the very bytes it had, with the family's header before it where it is the first of its family; a
-  first one without its header right before it (the sum of a histogram) has the line before that it had;
+  first one without its header right before it (the sum of a histogram) has the line before that it had, and is as many
+  lines behind the header;
 * lines of one family follow each other as before (at once, or with as many other lines between);
-* behind a family's last line comes what came there before: no series was added.
+* behind a family's last line comes what came there before, or the page ends there as before: no series was added.
 
 Anything else, and numbers that are none, leave the page to the full search of `exposition`, which teaches anew.
 
@@ -51,8 +52,9 @@ class Place(msgspec.Struct, gc=False):
 #   prefix   the bytes before its number
 #   size     of the prefix
 #   gap      from the end of the wanted line before (the begin of the page for the first) to the begin of the prefix
-#   between  line feeds in that gap where it is not empty and this and the line before are of one family; −1: of two
-#   follow   begin of what comes behind
+#   between  line feeds in that gap where it is not empty and this and the line before are of one family; negative: of
+#            two; below −1: −1 less the lines since the header, for a line whose header is not right before it
+#   follow   begin of what comes behind; a line feed alone where the page ends
 #   raw      the number as it was written last
 #   lead     begin of the line before, where that must be checked
 #   series   its name, its number among those of its name, its labels
@@ -112,6 +114,8 @@ class ReferenceLayout:
                 return None
             if lead and not startswith(lead, max(text.rfind(b"\n", stop, at), 0), at):
                 return None
+            if between < -1 and _lines_since_header(text, stop, at) != -1 - between:
+                return None
             value = at + size
             stop = find(b"\n", value, end)
             if stop < 0 or not startswith(follow, stop, end):
@@ -127,6 +131,8 @@ class ReferenceLayout:
                 whole = b"" if between > 0 or lead else prefix + raw + follow
                 line = (whole, size + len(raw), prefix, size, gap, between, follow, raw, lead, place)
                 changed.append((index, line, number))
+        if lines and lines[-1][6] == b"\n" and stop + 1 != end:
+            return None
         names = []
         for index, line, number in changed:
             lines[index] = line
@@ -156,6 +162,7 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
             # A series that comes before the first of its family must be seen.
             if start > stop:
                 lead = _shared(_begin(text, text.rfind(b"\n", stop, start)))
+                between = -1 - _lines_since_header(text, stop, start)
             else:
                 between = 0
         follow = _shared(_begin(text, place.stop))
@@ -175,6 +182,11 @@ def learn(text: bytes, places: list[Place]) -> Layout | None:
         )
         stop = place.stop
     return layout_of(lines) if lines else None
+
+
+def _lines_since_header(text: bytes | bytearray, start: int, end: int) -> int:
+    """Line feeds within `text[start:end]`, from the last header in it on."""
+    return text.count(b"\n", max(text.rfind(b"\n#", start, end), start), end)
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,8 @@ class TelemetryStats(msgspec.Struct):
     errors: dict[str, int] = {}
     """kind → failed reads (`errors_total{kind}`). Kinds are the words of ErrorKind."""
     remarks: dict[str, int] = {}
-    """Pages that were read but not in full: `truncated`, `malformed_line`, `missing_family`; `selective_fallback`."""
+    """Pages that were read but not in full: `truncated`, `malformed_line`, `missing_family`; ways of asking that were
+    given up: `selective_fallback`, `many_series`, `too_many_series`."""
     polls: int = 0
     samples: int = 0
     restarts: int = 0

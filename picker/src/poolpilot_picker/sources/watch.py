@@ -10,12 +10,14 @@ from poolpilot_picker.errors import ConfigurationError
 from poolpilot_picker.sources.asking import CORE, asking
 from poolpilot_picker.sources.cadence import Plan
 from poolpilot_picker.sources.errors import ErrorKind, FetchError
+from poolpilot_picker.sources.growing import Asked, asked_for, grown
 from poolpilot_picker.sources.http import check_status, slash_redirect
 from poolpilot_picker.sources.http_response import Response
 from poolpilot_picker.sources.page_reader import PageReader
 from poolpilot_picker.sources.restart import RestartDetector
 from poolpilot_picker.sources.served_models import parse_served_models
 from poolpilot_picker.sources.stats import EndpointHealth
+from poolpilot_picker.sources.strange_pages import what_it_has
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +41,8 @@ _ACCEPT_TEXT: Final = "text/plain;version=0.0.4;q=1,text/*;q=0.5,*/*;q=0.1"
 _NOT_SELECTIVE: Final = frozenset(
     {ErrorKind.NOT_FOUND, ErrorKind.REDIRECT, ErrorKind.HTTP_STATUS, ErrorKind.CONTENT, ErrorKind.NO_FAMILIES}
 )
+_NOT_SHOWN: Final = frozenset({ErrorKind.NOT_FOUND, ErrorKind.NO_FAMILIES})
+"""What an engine answers that was not told to show its metrics."""
 _LONGEST_TURN_S: Final = 0.002
 """What one turn of a search is counted as at most: more is a process that was not given the processor."""
 _Result = TypeVar("_Result")
@@ -75,6 +79,7 @@ class EndpointWatch:
         """Running and waiting by the newest sample."""
         self._around = around
         self._engine = engine
+        self._growing = Asked.OFTEN
         self._reader = PageReader(engine)
         self._client = around.connect(spec.host, metrics_port(spec, around.settings.port))
         self._models_client = around.connect(spec.host, spec.port)
@@ -146,6 +151,8 @@ class EndpointWatch:
         if isinstance(outcome, FetchError):
             if outcome.unheard and outcome.kind is ErrorKind.RESET:
                 return False  # the server has closed the kept connection in the meantime
+            if began >= self._selective_from and self._could_ask_less(outcome):
+                return False
             self._failed(self.metrics_plan, began, outcome)
             return True
         if outcome.status != 200:
@@ -252,7 +259,9 @@ class EndpointWatch:
         since = plan.failed(began, around.now())
         around.stats.error(error.kind)
         if self.health.reason != error.kind:
-            log.warning("telemetry of %s cannot be read: %s", self.spec.address, error)
+            needs = self._engine.needs
+            hint = f" ({self._engine.name} {needs})" if needs and error.kind in _NOT_SHOWN else ""
+            log.warning("telemetry of %s cannot be read: %s%s", self.spec.address, error, hint)
         self.health.failing_since_ms, self.health.reason = since, error.kind
         around.sink.on_unreachable(self.spec, error.kind, since)
 
@@ -266,8 +275,24 @@ class EndpointWatch:
                 for field in CORE
                 if (reading := self._engine.readings.get(field)) is not None
             )
+            if self._growing is Asked.OFTEN and (family := grown(self._engine, page.series)) is not None:
+                every_s = self._around.settings.cadence.everything_ms / 1000.0
+                log.info("%s has many series of %s: read every %g s from now on", self.spec.address, family, every_s)
+                stats.remark("many_series")
+                self._ask_for_growing(Asked.RARELY)
         if self._missing:
             stats.remark("missing_family", self._missing)
+
+    def _could_ask_less(self, error: FetchError) -> bool:
+        """The answer to a selective poll is too large, perhaps for families that need not be asked for."""
+        return error.kind is ErrorKind.TOO_LARGE and bool(self._engine.growing) and self._growing is not Asked.NEVER
+
+    def _ask_for_growing(self, how: Asked) -> None:
+        engine = asked_for(self._engine, how)
+        self._growing = how
+        self._asking = asking(engine, self._path)
+        self._reader = PageReader(engine)
+        self._reader.keep(self._kept)
 
     def _deliver(self, sample: EngineSample, page: Page, everything: bool) -> None:
         """Hands on the sample, with facts of an earlier one where this poll did not ask for them."""
@@ -279,6 +304,8 @@ class EndpointWatch:
             around.stats.restarts += 1
             self._kept = {}
             self._reader.keep(self._kept)
+            if self._growing is not Asked.OFTEN:
+                self._ask_for_growing(Asked.OFTEN)
             if not everything:
                 for field in self._asking.rarely:
                     setattr(sample, field, None)
@@ -308,6 +335,8 @@ class EndpointWatch:
             try:
                 return await self._read_page(self._asking.selective[everything], began, everything)
             except FetchError as error:
+                if self._could_ask_less(error):
+                    return await self._read_less(error, began, everything)
                 if error.kind not in _NOT_SELECTIVE:
                     raise
             # Remembered only once the whole page could be read: an engine that is starting answers neither way.
@@ -316,6 +345,20 @@ class EndpointWatch:
             self._around.stats.remark("selective_fallback")
             return result
         return await self._read_page(self._path, began, everything)
+
+    async def _read_less(self, error: FetchError, began: float, everything: bool) -> tuple[EngineSample, Page]:
+        """The page without families that grow; they are not asked for any more if that is what helps."""
+        before = self._growing
+        self._ask_for_growing(Asked.NEVER)
+        try:
+            result = await self._read_page(self._asking.selective[everything], began, everything)
+        except FetchError:
+            self._ask_for_growing(before)
+            raise
+        families = ", ".join(sorted(self._engine.growing))
+        log.warning("%s: %s; not asked for %s until it restarts", self.spec.address, error, families)
+        self._around.stats.remark("too_many_series")
+        return result
 
     async def _read_page(self, target: str, began: float, everything: bool) -> tuple[EngineSample, Page]:
         response = await self._get(self._client, target, _ACCEPT_TEXT, self._around.settings.limits)
@@ -340,7 +383,10 @@ class EndpointWatch:
         sample, page = yield from self._reader.steps(response.body, began, everything=everything)
         core = self._asking.core
         if not page.series or (core and core.isdisjoint(page.series)):
-            raise FetchError(ErrorKind.NO_FAMILIES, f"none of the families of engine {self._engine.name} on the page")
+            detail = f"none of the families of engine {self._engine.name}"
+            if self.health.reason is not ErrorKind.NO_FAMILIES:  # else it has been said
+                detail += f"; {what_it_has(response.body, self._engine)}"
+            raise FetchError(ErrorKind.NO_FAMILIES, detail)
         return sample, page
 
     async def _in_turns(self, turns: Turns[_Result]) -> _Result:

@@ -22,6 +22,10 @@ class Sharing(Protocol):
         """Where our rows are, shape (len(ROWS), slots), of which only the ledger's rows are used."""
         ...
 
+    def resized(self) -> None:
+        """Our table has other columns than before. Called before they are read or written."""
+        ...
+
     def take(self, key: tuple[str, int]) -> int | None:
         """The slot of an endpoint, the same in all processes; None where none is free."""
         ...

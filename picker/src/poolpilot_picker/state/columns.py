@@ -177,6 +177,18 @@ class Columns(Protocol):
         """Sequences at an endpoint for each of ours, one of ours more taken to be there."""
         ...
 
+    def step(self, slot: int, growth: float) -> float:
+        """ms of a decode step, with our sequences as they are when they have this share of their expected output."""
+        ...
+
+    def ample(self, by_ms: float, sequences: float, tokens: float, share: float, kv_share: float) -> bool:
+        """True where every slot is far from its bounds, or none has a request of ours.
+
+        Far: prefill work ends by `by_ms`; with `sequences` and `tokens` more, twice what runs and twice what will be
+        generated stay within a share of the engine's sequences, and of the KV cache within `kv_share` of that.
+        """
+        ...
+
     def all_hold(self, tokens: float) -> bool:
         """True when no slot's KV cache is smaller."""
         ...
@@ -330,6 +342,24 @@ class ReferenceColumns:
     def crowd(self, slot: int) -> float:
         """As `Columns.crowd`."""
         return 1.0 + float(self._block[_FOREIGN, slot]) / (1.0 + float(self._block[_INFLIGHT, slot]))
+
+    def step(self, slot: int, growth: float) -> float:
+        """As `Columns.step`."""
+        column = self._block[:, slot]
+        batch, context = float(column[_INFLIGHT]), float(column[_PROMPT]) + growth * float(column[_EXPECTED])
+        return float(column[_STEP]) + float(column[_SEQUENCE]) * batch + float(column[_CONTEXT]) * context
+
+    def ample(self, by_ms: float, sequences: float, tokens: float, share: float, kv_share: float) -> bool:
+        """As `Columns.ample`."""
+        block = self._block
+        if not block[_REQUESTS].any():
+            return True
+        running = 2.0 * (block[_INFLIGHT] + block[_FOREIGN]) + sequences
+        used = 2.0 * block[_EXPECTED] + block[_NEW_KV] + block[_OTHER_KV] + tokens
+        full: Mask = block[_FREE_AT] > by_ms
+        full |= running > share * block[_MAX_SEQUENCES]
+        full |= used > share * kv_share * block[_KV_TOKENS]
+        return not full.any()
 
     def all_hold(self, tokens: float) -> bool:
         """As `Columns.all_hold`."""

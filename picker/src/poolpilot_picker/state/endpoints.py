@@ -148,6 +148,8 @@ class EndpointTable:
         self.eligible = self._eligible[:length]
         self.columns = columns(self.block, length)
         self.account = Account(self.block if self.sharing is None else self.sharing.block, length)
+        if self.sharing is not None:
+            self.sharing.resized()
 
     def find(self, address: str) -> Endpoint | None:
         """The wanted endpoint at `ip:port`, if any."""

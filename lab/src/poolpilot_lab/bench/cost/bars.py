@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.bench.cost.cases import POOLPILOT
 from poolpilot_lab.bench.cost.gateway import BodyMode
-from poolpilot_lab.bench.cost.groups import Group, Replies, peer_of, ratio
+from poolpilot_lab.bench.cost.groups import Group, Replies, against_one, peer_of, ratio
 from poolpilot_lab.bench.cost.pickers import SCRAPE_MS, Scrape
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def _idle(group: Group) -> Iterator[Bar]:
 
 
 def _workers(group: Group, groups: Sequence[Group]) -> Iterator[Bar]:
-    single = next((other for other in groups if group.workers > 1 and other.like(group, workers=1)), None)
-    value = ratio(group, single, "cpu_us_per_request")
-    if value is not None and group.case == "short" and group.body_mode == BodyMode.FULL_DUPLEX:
-        yield Bar(f"{group.played}, CPU ÷ one worker's", group.who, _WORKERS, value)
+    value = ratio(group, against_one(group, groups), "cpu_us_per_request")
+    if value is not None:
+        mode = "" if group.body_mode == BodyMode.FULL_DUPLEX else f", {group.body_mode}"
+        yield Bar(f"{group.played}{mode}, CPU ÷ one worker's", group.who, _WORKERS, value)
 
 
 def _against_go(group: Group, peer: Group | None) -> Iterator[Bar]:

@@ -29,8 +29,10 @@ FEW: Final = 4
 MANY: Final = 100
 """Endpoints of the case `memory`."""
 MEMORY_SEGMENTS: Final = 40
-RATES: Final = (1.0, 500.0)
-"""Requests per second of the case `latency`."""
+RATES: Final = (1.0, 500.0, 2_000.0)
+"""Requests per second of the case `latency`; the last only where several workers are compared with one."""
+REPLIES_RATE: Final = RATES[1]
+"""Of the exchanges with the picker alone."""
 REPLIES: Final = 600
 PEERS_MEMORY_S: Final = 40.0
 SHORT_CLIENTS: Final = 16
@@ -222,6 +224,10 @@ def _latency(choice: Choice) -> list[Trial]:
     contestants = (nobody, *choice.contestants([BodyMode.FULL_DUPLEX]))
     warm = LoadSpec(concurrency=4, seconds=0.3, prompt=_SHORT)
     loads = [LoadSpec(rate=rate, seconds=max(2.5, 5.0 / rate), prompt=_SHORT) for rate in RATES]
-    slow, fast = (Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads)
+    slow, fast, dense = (Trial("latency", FEW, contestants, load, idle_s=0.5, warm=warm) for load in loads)
     # A handful of requests says little about one run, and much of it is waiting: fewer runs will do.
-    return [replace(slow, runs=min(choice.runs, 3)), replace(fast, probes=REPLIES)]
+    found = [replace(slow, runs=min(choice.runs, 3)), replace(fast, probes=REPLIES)]
+    ours = tuple(one for one in contestants if one.picker == POOLPILOT)
+    # Clients of a closed loop fall into step, and what arrives by itself does not: what several workers cost is asked
+    # of both, at rates that a machine with two processors can bear.
+    return [*found, replace(dense, contestants=ours)] if choice.workers > 1 and ours else found

@@ -23,10 +23,11 @@ from poolpilot_lab.bench.cost.cases import (
     Choice,
 )
 from poolpilot_lab.bench.cost.duration import expected_s
-from poolpilot_lab.bench.cost.errors import BenchError, InterruptedBenchError, UsageError
 from poolpilot_lab.bench.cost.outputs import Outputs
 from poolpilot_lab.bench.cost.play import Play
 from poolpilot_lab.bench.cost.tools import addresses
+from poolpilot_lab.bench.errors import BenchError, InterruptedBenchError, UsageError
+from poolpilot_lab.bench.flags import check_epp, names, whole
 from poolpilot_lab.interrupts import stoppable
 from poolpilot_lab.processes import ProcessError, envoy_path
 
@@ -84,40 +85,19 @@ def choice_of(arguments: argparse.Namespace) -> Choice:
     if pickers is None:
         pickers = ",".join([POOLPILOT, GIE_EPP, *([LLM_D_EPP] if arguments.epp else [])])
     choice = Choice(
-        cases=_names(arguments.case, "--case", CASES),
-        pickers=_names(pickers, "--pickers", PICKERS),
-        transports=_names(arguments.transport, "--transport", TRANSPORTS),
-        workers=_range(arguments.workers, "--workers", 1, 64),
-        memory_requests=_range(arguments.memory_requests, "--memory-requests", 1_000, 100_000_000),
-        runs=1 if arguments.quick else _range(arguments.runs, "--runs", 1, 100),
+        cases=names("--case", arguments.case, CASES),
+        pickers=names("--pickers", pickers, PICKERS),
+        transports=names("--transport", arguments.transport, TRANSPORTS),
+        workers=whole("--workers", arguments.workers, 1, 64),
+        memory_requests=whole("--memory-requests", arguments.memory_requests, 1_000, 100_000_000),
+        runs=1 if arguments.quick else whole("--runs", arguments.runs, 1, 100),
         quick=arguments.quick,
-        pod_port=_range(arguments.pod_port, "--pod-port", 1_024, 65_534),
+        pod_port=whole("--pod-port", arguments.pod_port, 1_024, 65_534),
         epp=arguments.epp,
         strict=arguments.pickers is not None,
     )
-    if LLM_D_EPP in choice.pickers and choice.epp is None:
-        raise UsageError(f"--pickers: {LLM_D_EPP} is a binary of yours; name it with --epp PATH")
-    if choice.epp is not None:
-        if not (choice.epp.is_file() and os.access(choice.epp, os.X_OK)):
-            raise UsageError(f"--epp: {choice.epp}: there is no such program")
-        if LLM_D_EPP not in choice.pickers:
-            raise UsageError(f"--epp: without effect, as --pickers does not name {LLM_D_EPP}")
+    check_epp(choice.epp, "--pickers", choice.pickers, LLM_D_EPP)
     return choice
-
-
-def _names(text: str, flag: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    unknown = [name for name in names if name not in allowed]
-    if unknown or not names:
-        said = ", ".join(map(repr, unknown)) or "nothing"
-        raise UsageError(f"{flag}: {said} is not known; allowed: {', '.join(allowed)}")
-    return names
-
-
-def _range(value: int, flag: str, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise UsageError(f"{flag}: {value} is out of range, allowed are {least} to {most}")
-    return value
 
 
 def _bench(arguments: argparse.Namespace, argv: Sequence[str]) -> int:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from poolpilot_lab.bench.cost.rows import Row
     from poolpilot_lab.bench.cost.tools import ProbeResult
 
+LEAST_RATE: Final = RATES[1]
+"""Below it a run is a handful of requests."""
 _PEERS: Final = (GIE_EPP, LLM_D_EPP)
 """The first of them that was measured is what ratios compare with."""
 
@@ -58,6 +60,8 @@ class Group:
     @property
     def played(self) -> str:
         """The case as tables name it."""
+        if self.rate is not None:
+            return f"{self.case}, {self.rate:,g}/s"
         return f"{self.case}, {self.concurrency} at once" if self.concurrency else self.case
 
     @property
@@ -188,3 +192,17 @@ def ratio(group: Group, other: Group | None, field: str) -> float | None:
         return None
     mine, its = group.stat(field), other.stat(field)
     return mine.median / its.median if mine is not None and its is not None and its.median else None
+
+
+def paired(group: Group, other: Group | None, field: str) -> Stat | None:
+    """Of the ratios of the runs with the same number: what drifts from run to run is in both."""
+    pairs = group.pairs(other, field) if other is not None else []
+    ratios = sorted(mine / its for mine, its in pairs if its)
+    return Stat(statistics.median(ratios), ratios[0], ratios[-1], len(ratios)) if ratios else None
+
+
+def against_one(group: Group, groups: Sequence[Group]) -> Group | None:
+    """One worker under the load of these several, where there is enough to do for the CPU of a request to mean much."""
+    if group.workers == 1 or not (group.case == "short" or (group.rate or 0.0) >= LEAST_RATE):
+        return None
+    return next((other for other in groups if other.like(group, workers=1)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -17,13 +17,15 @@ from poolpilot_lab.bench.cost.stage import Stage
 from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from poolpilot_lab.bench.cost.cases import Choice, Trial
     from poolpilot_lab.bench.cost.machine import Cores
 
 _PICK_REQUESTS: Final = 2_000
+
+T = TypeVar("T")
 
 
 class Play:
@@ -62,9 +64,7 @@ class Play:
     async def _trial(self, trial: Trial, stage: Stage, generator: tools.Generator) -> None:
         async with stage.set_for(trial) as entries:
             for run in range(1, (trial.runs or self._choice.runs) + 1):
-                # Nobody always comes first.
-                turn = (run - 1) % max(len(entries), 1)
-                for entry in [*entries[turn:], *entries[:turn]]:
+                for entry in in_order(entries, run):
                     began = time.monotonic()
                     measured = await run_once(trial, entry, generator, run)
                     self._told(measured, entry.contestant.name, time.monotonic() - began)
@@ -112,3 +112,10 @@ class Play:
             slope_bytes_per_request=None,
             errors=0,
         )
+
+
+def in_order(entries: Sequence[T], run: int) -> list[T]:
+    """Who plays when in a run (from 1): nobody always comes first, and nobody always behind the same one."""
+    first = (run - 1) // 2 % max(len(entries), 1)
+    order = [*entries[first:], *entries[:first]]
+    return order if run % 2 else order[::-1]

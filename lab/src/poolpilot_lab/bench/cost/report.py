@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from poolpilot_lab.bench.cost.bars import bars
-from poolpilot_lab.bench.cost.cases import RATES, share_of_clients
+from poolpilot_lab.bench.cost.cases import REPLIES_RATE, share_of_clients
 from poolpilot_lab.bench.cost.gateway import BodyMode
-from poolpilot_lab.bench.cost.groups import Group, Replies, Stat, grouped, peer_of, ratio
+from poolpilot_lab.bench.cost.groups import Group, Replies, Stat, against_one, grouped, paired, peer_of, ratio
 from poolpilot_lab.bench.cost.pickers import SCRAPE_MS
+from poolpilot_lab.bench.markdown import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,14 +80,6 @@ def _heading(rows: Sequence[Row], context: Context) -> str:
     return "\n".join(lines)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown; empty without rows."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return ""
-    return "\n".join([f"| {' | '.join(heads)} |", "| " + " | ".join("---" for _ in heads) + " |", *lines])
-
-
 def _section(title: str, text: str, body: str) -> str:
     return f"## {title}\n\n{text}\n\n{body}" if body else ""
 
@@ -134,23 +127,35 @@ def _same_mode(groups: Sequence[Group]) -> str:
 
 def _several(groups: Sequence[Group]) -> str:
     rows = []
-    for group in _sorted([one for one in groups if one.case == "short" and one.workers > 1]):
-        whole = _like(group, groups, workers=1)
+    for group in _sorted(groups):
+        whole = against_one(group, groups)
+        if whole is None:
+            continue
         share = _like(group, groups, workers=1, concurrency=share_of_clients(group.workers))
+        pairs = paired(group, whole, "cpu_us_per_request")
         rows.append(
             [
+                group.played,
                 group.who,
                 group.body_mode or "–",
+                _figure(whole.stat("cpu_us_per_request"), 1),
+                _figure(group.stat("cpu_us_per_request"), 1),
+                f"{pairs.median:.3f} ({pairs.lowest:.2f} to {pairs.highest:.2f})" if pairs is not None else "–",
                 _ratio(group, whole, "cpu_us_per_request"),
                 _ratio(group, whole, "envoy_cpu_us_per_request"),
-                _ratio(group, share, "cpu_us_per_request"),
+                _ratio(group, share, "cpu_us_per_request") if group.concurrency else "–",
             ]
         )
     text = (
-        "CPU per request, by that of one worker with all the requests, and by that of one worker with as many at "
-        "once as each of these has: who has less to do finds less in each read, and pays more for a request, alone too."
+        "CPU per request, by that of one worker with all the requests (of the medians, and the median of the runs in "
+        "pairs), and by that of one worker with as many at once as each of these has: who has less to do finds less in "
+        "each read, and pays more for a request, alone too. `short`: clients that wait for their answers, and fall "
+        "into step; `latency`: requests that arrive as a Poisson process."
     )
-    heads = ("picker", "body mode", "picker ÷ one with all", "Envoy ÷ with one", "picker ÷ one with a share")
+    heads = (
+        "case", "picker", "body mode", "one, µs/request", "several, µs/request", "÷ in pairs",
+        "picker ÷ one with all", "Envoy ÷ with one", "picker ÷ one with a share",
+    )  # fmt: skip
     return _section("Several workers", text, table(heads, rows))
 
 
@@ -256,10 +261,10 @@ def _replies(replies: Sequence[Replies]) -> str:
         for one in replies
     ]
     text = (
-        f"Short chat at {RATES[-1]:g} requests/s on one connection to the picker, without an Envoy. From handing the "
-        "last byte of a request to the socket to the picker's handing the first of the reply to its own, by the stamp "
-        "of the kernel on the reply's packet: the picker's wake-up is in it, the prober's is not. Beside it the time "
-        "to having read the reply, with the prober's wake-up."
+        f"Short chat at {REPLIES_RATE:g} requests/s on one connection to the picker, without an Envoy. From handing "
+        "the last byte of a request to the socket to the picker's handing the first of the reply to its own, by the "
+        "stamp of the kernel on the reply's packet: the picker's wake-up is in it, the prober's is not. Beside it the "
+        "time to having read the reply, with the prober's wake-up."
     )
     unstamped = sum(result.unstamped for one in replies for result in one.results)
     if unstamped:

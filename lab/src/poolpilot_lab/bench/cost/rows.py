@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from poolpilot_lab.bench.files import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,12 +71,7 @@ class Results:
 
     def _write(self) -> None:
         lines = b",\n".join(msgspec.json.encode(row) for row in self.rows)
-        fresh = self.path.with_name(self.path.name + ".new")
-        with fresh.open("wb") as file:
-            file.write(b"[\n" + lines + b"\n]\n" if lines else b"[]\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
+        write_whole(self.path, b"[\n" + lines + b"\n]\n" if lines else b"[]\n")
 
 
 def read(path: Path) -> list[Row]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from poolpilot_lab.bench.cost import machine
 from poolpilot_lab.bench.cost.cases import GIE_EPP, NO_PICKER, POOLPILOT, Contestant
-from poolpilot_lab.bench.cost.errors import UsageError
 from poolpilot_lab.bench.cost.gateway import Gateway, direct, gateway
 from poolpilot_lab.bench.cost.pickers import RunningPicker, Scrape, gie_epp, llm_d_epp, poolpilot
 from poolpilot_lab.bench.cost.tools import Servers, addresses
+from poolpilot_lab.bench.errors import UsageError
 from poolpilot_lab.gotools import NotAvailable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import aiohttp
 import msgspec
 
 from poolpilot_lab import gotools
-from poolpilot_lab.bench.cost.errors import BenchError, UsageError
 from poolpilot_lab.bench.cost.pages import MODELS, metrics_page, model_list
+from poolpilot_lab.bench.errors import BenchError, UsageError
 from poolpilot_lab.processes import Child
 
 if TYPE_CHECKING:

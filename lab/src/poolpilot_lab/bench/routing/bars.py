@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from poolpilot_lab.bench.routing.events import back_to_normal, detection_s, failing_share
+from poolpilot_lab.bench.routing.events import back_to_normal, detection_s, failing_share, lost_before_start, within_s
+from poolpilot_lab.bench.routing.flow_bars import flow_bars
 from poolpilot_lab.bench.routing.statistics import shown
 from poolpilot_lab.bench.routing.tables import Cell, Runs
 from poolpilot_lab.sim.baselines import BASELINES
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 ENOUGH_DRAWS: Final = 20
+FLOW_DRAWS: Final = 5
+"""Of flow control, whose bars are whole factors."""
 LOSS: Final = 1.05
 FULL: Final = 0.9
 """Up to this load nobody may starve and all are admitted."""
@@ -229,48 +232,49 @@ def _events(tables: Mapping[str, Runs]) -> Iterator[Verdict]:
     mixed = [cell for cell in runs.cells if cell.scenario == "S10" and abs(cell.load - 0.7) < 1e-9]
     good, said = _ratios(runs, mixed, POOLPILOT, {"tpot_p99_ms": 0.75, "e2e_p99_ms": 0.85, "ttft_p99_ms": 1.0})
     yield Verdict("3 S10, H100/A100/L40S, ρ 0.7", _outcome(good, _draws(runs, mixed)), said or "no runs")
-    events = tables.get("events", Runs([]))
-    slow = [cell for cell in events.cells if cell.scenario == "S10-slow"]
-    good, said = _ratios(events, slow, POOLPILOT, {"tpot_p99_ms": 0.7, "e2e_p99_ms": 0.92})
+    slowed = tables.get("slowed", Runs([]))
+    slow = slowed.cells
+    good, said = _ratios(slowed, slow, POOLPILOT, {"tpot_p99_ms": 0.7, "e2e_p99_ms": 0.92})
     for cell in slow:
-        seen = detection_s([run.figures for run in events.of(cell, POOLPILOT)])
+        seen = detection_s([run.figures for run in slowed.of(cell, POOLPILOT)])
         said += f"; detected in {seen.detected:.0f} s, recovered in {seen.recovered:.0f} s (≤ 30)"
         good &= seen.detected <= 30.0 and seen.recovered <= 30.0
-    yield Verdict("3 one of eight at half speed", _outcome(good, _draws(events, slow)), said or "no runs")
-    failing = [cell for cell in events.cells if cell.scenario == "S11-fail"]
-    for cell in failing:
-        share = failing_share([run.figures for run in events.of(cell, POOLPILOT)])
+    yield Verdict("3 one of eight at half speed", _outcome(good, _draws(slowed, slow)), said or "no runs")
+    fail = tables.get("fail", Runs([]))
+    for cell in [cell for cell in fail.cells if POOLPILOT in fail.policies(cell)]:
+        share = failing_share([run.figures for run in fail.of(cell, POOLPILOT)])
         yield Verdict(
-            "3 fast-failing pod", _outcome(share <= 0.05, events.seeds(cell)), f"its share {share:.3f} (≤ 0.05)"
+            "3 fast-failing pod", _outcome(share <= 0.05, fail.seeds(cell)), f"its share {share:.3f} (≤ 0.05)"
         )
     kill = tables.get("kill", Runs([]))
     for cell in [cell for cell in kill.cells if POOLPILOT in kill.policies(cell)]:
         figures = [run.figures for run in kill.of(cell, POOLPILOT)]
-        lost = sum(figure["timeline"]["lost_before_start"] for figure in figures)
+        lost = lost_before_start(figures)
         after = back_to_normal(figures)
         yield Verdict(
             "3 S11, one of eight dies at ρ 0.8",
             _outcome(lost == 0 and after <= 1.10, kill.seeds(cell)),
-            f"{lost} lost that had not started; TTFT p99 from 60 s after on {after:.2f} × before (≤ 1.10)",
+            f"{lost} lost that had not started; TTFT p99 from 60 s after on {after:.2f} × before (≤ 1.10), within 10 % "
+            f"first after {within_s(figures):.0f} s",
         )
 
 
 def _stale(tables: Mapping[str, Runs]) -> Iterator[Verdict]:
-    events, runs = tables.get("events", Runs([])), tables.get("results", Runs([]))
-    fresh = [cell for cell in events.cells if cell.scenario == "S12-1-50"]
-    stale = [cell for cell in events.cells if cell.scenario == "S12-1-5000"]
+    single, runs = tables.get("stale", Runs([])), tables.get("results", Runs([]))
+    fresh = [cell for cell in single.cells if cell.scenario == "S12-1-50"]
+    stale = [cell for cell in single.cells if cell.scenario == "S12-1-5000"]
     many = [cell for cell in runs.cells if cell.scenario == "S12" and abs(cell.load - 0.7) < 1e-9]
 
     def worse(cell: Cell, table: Runs, policy: str, name: str) -> float:
-        return table.mean(cell, policy, name) / events.mean(fresh[0], policy, name)
+        return table.mean(cell, policy, name) / single.mean(fresh[0], policy, name)
 
     if fresh and stale:
         found = {
-            name: worse(stale[0], events, POOLPILOT, name) for name in ("ttft_p99_ms", "e2e_p99_ms", "tpot_p99_ms")
+            name: worse(stale[0], single, POOLPILOT, name) for name in ("ttft_p99_ms", "e2e_p99_ms", "tpot_p99_ms")
         }
         said = ", ".join(f"{NAMES[name]} {value:.2f}" for name, value in found.items())
         good = max(found.values()) <= 1.05
-        yield Verdict("3 S12, one picker, 5 s scrape ≤ 1.05 × 50 ms", _outcome(good, events.seeds(stale[0])), said)
+        yield Verdict("3 S12, one picker, 5 s scrape ≤ 1.05 × 50 ms", _outcome(good, single.seeds(stale[0])), said)
     if fresh and many:
         name = "ttft_p99_ms"
         mine = worse(many[0], runs, POOLPILOT, name)
@@ -315,6 +319,14 @@ def _starved(tables: Mapping[str, Runs]) -> Iterator[Verdict]:
     )
 
 
+def _flow(tables: Mapping[str, Runs]) -> Iterator[Verdict]:
+    runs = tables.get("flow")
+    if runs is None:
+        return
+    for bar, good, draws, said in flow_bars(runs):
+        yield Verdict(bar, "open" if draws < FLOW_DRAWS else "met" if good else "missed", said)
+
+
 _JUDGES: Final[tuple[Callable[[Mapping[str, Runs]], Iterator[Verdict]], ...]] = (
     _against_best,
     _means,
@@ -324,4 +336,5 @@ _JUDGES: Final[tuple[Callable[[Mapping[str, Runs]], Iterator[Verdict]], ...]] = 
     _stale,
     _adapters,
     _starved,
+    _flow,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from poolpilot_lab.bench.routing.errors import UsageError
+from poolpilot_lab.bench.errors import UsageError
 from poolpilot_lab.engine.model import PROFILES, Profile
 
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BIN_S: Final = 5.0
+WINDOW_S: Final = 10.0
+WITHIN: Final = 0.1
+SETTLED_S: Final = 60.0
 KNOWN: Final = 0.8
 """Of the way from the old share of requests to the new one: from then on a change counts as known."""
 
@@ -67,10 +70,10 @@ def failing_share(runs: Sequence[dict[str, Any]]) -> float:
     return _share(runs, "fail", 0.0, lasted, "fail")
 
 
-def back_to_normal(runs: Sequence[dict[str, Any]]) -> float:
-    """TTFT p99 of what came at least 60 s after the kill and before the next change, ÷ that before the kill."""
+def _around_kill(runs: Sequence[dict[str, Any]]) -> tuple[list[float], list[tuple[float, float]]]:
+    """TTFT in ms of all that came before the kill; and of what came then, until the next change: (s since, TTFT)."""
     before: list[float] = []
-    after: list[float] = []
+    after: list[tuple[float, float]] = []
     for figures in runs:
         line = figures["timeline"]
         killed, _ = _at(figures, "kill")
@@ -78,6 +81,54 @@ def back_to_normal(runs: Sequence[dict[str, Any]]) -> float:
         for arrived, ttft in zip(line["arrived_s"], line["ttft_ms"], strict=True):
             if arrived < killed:
                 before.append(ttft)
-            elif killed + 60.0 <= arrived < following:
-                after.append(ttft)
-    return quantile(after, 0.99) / quantile(before, 0.99) if before and after else math.nan
+            elif arrived < following:
+                after.append((arrived - killed, ttft))
+    return before, after
+
+
+def within_s(runs: Sequence[dict[str, Any]], share: float = WITHIN) -> float:
+    """Seconds after a kill until the end of the first window with about the TTFT p99 of before; infinite: never."""
+    before, after = _around_kill(runs)
+    windows: dict[int, list[float]] = {}
+    for since, ttft in after:
+        windows.setdefault(int(since // WINDOW_S), []).append(ttft)
+    usual = quantile(before, 0.99) * (1.0 + share)
+    good = [window for window, late in windows.items() if quantile(late, 0.99) <= usual]
+    return (min(good) + 1) * WINDOW_S if good else math.inf
+
+
+def back_to_normal(runs: Sequence[dict[str, Any]]) -> float:
+    """TTFT p99 of what came at least SETTLED_S after the kill and before the next change, ÷ that before the kill."""
+    before, after = _around_kill(runs)
+    late = [ttft for since, ttft in after if since >= SETTLED_S]
+    return quantile(late, 0.99) / quantile(before, 0.99) if before and late else math.nan
+
+
+def lost_before_start(runs: Sequence[dict[str, Any]]) -> int:
+    """Requests of all runs of which no token was ever seen."""
+    return sum(figures["timeline"]["lost_before_start"] for figures in runs)
+
+
+def happened(policy: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    """How a policy fared when something happened to an endpoint, in sentences; none where nothing did."""
+    kinds = {kind for _, kind, _ in runs[0].get("timeline", {}).get("changes", ())}
+    said = []
+    if {"slow", "heal"} <= kinds:
+        seen = detection_s(runs)
+        said.append(
+            f"{policy}: endpoint at half speed detected {_after(seen.detected)}, its recovery {_after(seen.recovered)} "
+            f"({100 * KNOWN:g} % of the way to its new share of requests)."
+        )
+    if {"fail", "heal"} <= kinds:
+        said.append(f"{policy}: {100 * failing_share(runs):.2g} % of the requests met the failing endpoint.")
+    if "kill" in kinds:
+        said.append(
+            f"{policy}: {lost_before_start(runs)} requests lost that had not started; TTFT p99 within "
+            f"{100 * WITHIN:g} % of before {_after(within_s(runs))}, from {SETTLED_S:g} s after on "
+            f"{back_to_normal(runs):.2f} × before."
+        )
+    return said
+
+
+def _after(seconds: float) -> str:
+    return f"after {seconds:.0f} s" if seconds < math.inf else "never"

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import multiprocessing
+import os
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from poolpilot_lab.bench.files import write_whole
 from poolpilot_lab.bench.routing.fingerprint import fingerprint
 from poolpilot_lab.bench.routing.rates import known_rate
 from poolpilot_lab.bench.routing.sets import TABLES
-from poolpilot_lab.sim.capacity import highest_rate
+from poolpilot_lab.sim.capacity import highest_rate, speed
 from poolpilot_lab.sim.fleet import Simulation
+from poolpilot_lab.sim.flow_scaled import ScaledSimulation
 from poolpilot_lab.sim.limits import limits
 from poolpilot_lab.sim.measures import details, row, timeline
-from poolpilot_lab.sim.policies import make_router
+from poolpilot_lab.sim.policies import ROLLOUT, make_router
 from poolpilot_lab.sim.scenarios import KNOWN
 from poolpilot_lab.sim.trip import POOLPILOT
 from poolpilot_lab.sim.variants import ALL, PLAIN, PROFILE
@@ -32,6 +36,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from poolpilot_lab.sim.scenario import Scenario
+
+SLOW: Final = {ROLLOUT: 100.0}
+"""Policies that take so many times as long as others."""
+STORED_S: Final = 0.3
+"""A group that took less was stored."""
 
 Stored = dict[str, Any]
 _Task = TypeVar("_Task")
@@ -61,6 +70,28 @@ class Group:
     policies: tuple[str, ...]
     out: Path
 
+    @property
+    def work(self) -> float:
+        """About how long it takes, beside others."""
+        return self.requests * sum(SLOW.get(policy, 1.0) for policy in self.policies)
+
+
+class Remaining:
+    """How long what is left will take, from how long what was run took: by their work, stored groups apart."""
+
+    def __init__(self, groups: Sequence[Group], workers: int) -> None:
+        self._left = sum(group.work for group in groups)
+        self._workers = workers
+        self._seconds = self._done = 0.0
+
+    def done(self, group: Group, seconds: float) -> float:
+        """A group took so long; seconds until the rest is done (NaN: nothing was run yet)."""
+        self._left -= group.work
+        if seconds > STORED_S:
+            self._seconds += seconds
+            self._done += group.work
+        return self._left * self._seconds / self._done / self._workers if self._done else math.nan
+
 
 def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -74,6 +105,8 @@ def in_parallel(
         for task in tasks:
             yield task, work(task)
         return
+    # Two processes that each wait for threads of the other's linear algebra get nothing done.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     executor = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
     )
@@ -104,6 +137,9 @@ def find_rate(task: RateTask) -> float:
     known = known_rate(scenario, task.table, seed)
     if known is not None:
         return known
+    if scenario.scaled and seed != 1:
+        world = scenario.steady_world(variation)
+        return find_rate(replace(task, seed=1)) * speed(world, seed) / speed(world, 1)
     mark = fingerprint("rate", scenario.key, task.table, seed)
     file = task.out / "rates" / f"{scenario.name}-{task.table}-{seed}.json"
     stored = load_stored(file, mark)
@@ -120,12 +156,21 @@ def with_the_rate_of(scenario: Scenario) -> Scenario:
     return base if there == base.steady_world().fleet else replace(base, fleet=there, guess=scenario.guess)
 
 
+def run_timed(group: Group) -> tuple[list[Stored], float]:
+    """As `run_group`, and how many seconds it took."""
+    began = time.monotonic()
+    return run_group(group), time.monotonic() - began
+
+
 def run_group(group: Group) -> list[Stored]:
     """Every policy's run, new or stored: {"policy": …, "row": …, "details": …}."""
     scenario, seed = group.scenario, group.seed
     world = scenario.world(TABLES[group.table].variation)
     traffic = scenario.traffic(group.rate, group.requests, seed)
     known_profile = group.table == "profile"
+    # What is there by now stays: the collector need not look at it again before every run.
+    gc.collect()
+    gc.freeze()
     known = None
     results = []
     for policy in group.policies:
@@ -140,7 +185,9 @@ def run_group(group: Group) -> list[Stored]:
             gc.disable()
             began = time.process_time()
             variant = ALL.get(policy, PLAIN)
-            record = Simulation(variant.world(world), traffic, router, seed, scenario.warm_share).run()
+            kind = Simulation if world.scaling is None else ScaledSimulation
+            simulation = kind(variant.world(world), traffic, router, seed, scenario.warm_share)
+            record = simulation.run()
             gc.enable()
             spent = time.process_time() - began
             if known is None or traffic.closed:
@@ -151,6 +198,7 @@ def run_group(group: Group) -> list[Stored]:
                 "simulated_per_s": len(record.trips) / max(1e-3, spent),
                 "slo_ttft_ms": scenario.slo.ttft_ms,
                 **({"timeline": timeline(record, world)} if world.changes else {}),
+                **(simulation.figures if isinstance(simulation, ScaledSimulation) else {}),
             }
             stored = store(
                 file,
@@ -178,7 +226,5 @@ def store(file: Path, mark: str, what: Stored) -> Stored:
     """Writes it as a whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     made = {"fingerprint": mark, **what}
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(made))
-    part.replace(file)
+    write_whole(file, json.dumps(made).encode())
     return made

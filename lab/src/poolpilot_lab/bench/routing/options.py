@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_lab.bench.errors import UsageError
+from poolpilot_lab.bench.flags import whole
 from poolpilot_lab.bench.routing.engine_file import find_engine
-from poolpilot_lab.bench.routing.errors import UsageError
 from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.sim import policies
 from poolpilot_lab.sim.scenarios import KNOWN, SCENARIOS, TRACE, trace_scenario
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Profile
     from poolpilot_lab.sim.scenario import Scenario
 
+PEERS: Final = "--peers"
+"""Real routers instead of the simulation: a command of its own (`bench.peers`), with its own flags."""
 MOST_LOAD: Final = 3.0
 MOST_ENDPOINTS: Final = 1_000
 MOST_SEEDS: Final = 1_000
@@ -43,6 +46,8 @@ class Options:
     loads: tuple[float, ...] | None
     """Asked for; None: the set's."""
     seeds: int
+    calm_seeds: int
+    """At low loads, where none were asked for."""
     tables: tuple[str, ...]
     requests: int | None
     out: Path
@@ -56,8 +61,12 @@ class Options:
 
     def of(self, table: str) -> tuple[Scenario, ...]:
         """Scenarios of a table, on the engines and in the number asked for."""
-        own = TABLES[table].scenarios
-        if own is None or self.asked:
+        own = TABLES[table].own
+        if self.asked and TABLES[table].parts:
+            asked = {scenario.name for scenario in self.scenarios}
+            parts = [part for part in TABLES[table].parts if asked & {*part.scenarios, *part.asked_by}]
+            own = tuple(name for part in parts for name in part.scenarios)
+        elif own is None or self.asked:
             return self.scenarios
         return tuple(self.fit(KNOWN[name]) for name in own)
 
@@ -75,23 +84,27 @@ def parse(argv: Sequence[str]) -> Options:
     engine = find_engine(given.engine) if given.engine is not None else None
     endpoints = None
     if given.endpoints is not None:
-        endpoints = _whole("--endpoints", given.endpoints, 1, MOST_ENDPOINTS)
+        endpoints = whole("--endpoints", given.endpoints, 1, MOST_ENDPOINTS)
     chosen = [_fitted(scenario, engine, endpoints) for scenario in _scenarios(given)]
-    usual = tuple(name for name in size.tables if not asked or TABLES[name].scenarios is None)
+    names = {scenario.name for scenario in chosen}
+    usual = tuple(name for name in size.tables if not asked or TABLES[name].own is None)
+    usual += tuple(name for name, table in TABLES.items() if asked and table.beside and table.beside <= names)
     loads = _loads(given.loads) if given.loads is not None else None
+    seeds = whole("--seeds", given.seeds, 1, MOST_SEEDS) if given.seeds is not None else None
     return Options(
         set_name=given.set,
         scenarios=tuple(chosen),
         asked=asked,
         policies=_policies(given.policy),
         loads=loads,
-        seeds=_whole("--seeds", given.seeds, 1, MOST_SEEDS) if given.seeds is not None else size.seeds,
+        seeds=size.seeds if seeds is None else seeds,
+        calm_seeds=size.calm_seeds if seeds is None else seeds,
         tables=_names("--tables", given.tables, tuple(TABLES)) if given.tables is not None else usual,
         requests=(
-            _whole("--requests", given.requests, LEAST_REQUESTS, MOST_REQUESTS) if given.requests is not None else None
+            whole("--requests", given.requests, LEAST_REQUESTS, MOST_REQUESTS) if given.requests is not None else None
         ),
         out=_directory(given.out),
-        workers=_whole("--workers", given.workers, 1, 256),
+        workers=whole("--workers", given.workers, 1, 256),
         engine=engine,
         endpoints=endpoints,
     )
@@ -112,7 +125,13 @@ def _parser() -> argparse.ArgumentParser:
         f"slow, when asked for: {policies.ROLLOUT}",
         allow_abbrev=False,
     )
-    parser.add_argument("--set", choices=tuple(SETS), default="quick", help="how much (default: %(default)s)")
+    parser.add_argument(
+        "--set",
+        choices=tuple(SETS),
+        default="quick",
+        help="quick: ρ 0.7, one hidden draw, two tables; full: ρ 0.5, 0.7 and 0.9, twenty draws (five of overload, of "
+        "what ties and of endpoints needed), all tables (default: %(default)s)",
+    )
     parser.add_argument("--scenario", metavar="NAMES", help="comma-separated (default: all)")
     parser.add_argument("--policy", metavar="NAMES", help="comma-separated (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="run this recorded trace instead of the scenarios")
@@ -125,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tables", metavar="NAMES", help="comma-separated (default: the set's)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for results")
+    parser.add_argument(
+        PEERS, action="store_true", help="instead of all this: real routers over stand-in engines; --peers --help"
+    )
     return parser
 
 
@@ -175,12 +197,6 @@ def _loads(given: str) -> tuple[float, ...]:
             raise UsageError(f"--loads: {text.strip()!r} is no number above 0 and up to {MOST_LOAD:g}")
         loads.append(load)
     return tuple(dict.fromkeys(loads))
-
-
-def _whole(flag: str, value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise UsageError(f"{flag}: {value} is out of range, allowed are {low} to {high}")
-    return value
 
 
 def _directory(path: Path) -> Path:

@@ -6,7 +6,10 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_lab.bench.markdown import table
 from poolpilot_lab.bench.routing.bars import ENOUGH_DRAWS, FULL, NAMES, losses, told, verdicts
+from poolpilot_lab.bench.routing.events import happened
+from poolpilot_lab.bench.routing.flow_report import flow_parts
 from poolpilot_lab.bench.routing.sets import TABLES
 from poolpilot_lab.bench.routing.statistics import short, shown
 from poolpilot_lab.bench.routing.tables import COMPARED, Cell, Runs
@@ -36,6 +39,8 @@ def report(tables: Mapping[str, Runs], set_name: str, sources: Mapping[str, str]
 def _table(name: str, runs: Runs) -> Iterable[str]:
     if TABLES[name].varied:
         return _varied(runs)
+    if name == "flow":
+        return flow_parts(runs)
     if name == "endpoints":
         return _endpoints_needed(runs)
     return _table_parts(runs)
@@ -124,6 +129,10 @@ def _table_parts(runs: Runs) -> Iterable[str]:
         if split:
             yield split
         best = runs.best_baseline(cell)
+        told_of = [policy for policy in (POOLPILOT, best, ORACLE) if policy in runs.policies(cell)]
+        lines = [line for p in told_of for line in happened(p, [run.figures for run in runs.of(cell, p)])]
+        if lines:
+            yield "\n".join(f"* {line}" for line in lines)
         if best is not None and POOLPILOT in runs.policies(cell):
             yield _against_best(runs, cell, best)
 
@@ -142,7 +151,7 @@ def _varied(runs: Runs) -> Iterable[str]:
             for variant in variants
         ]
         yield f"Variant ÷ poolpilot, {title}:"
-        yield markdown(["variant", *(NAMES[name] for name in COMPARED)], rows)
+        yield table(["variant", *(NAMES[name] for name in COMPARED)], rows)
 
 
 def _endpoints_needed(runs: Runs) -> Iterable[str]:
@@ -162,7 +171,7 @@ def _endpoints_needed(runs: Runs) -> Iterable[str]:
         "loads that were run), and from it the endpoints needed for the same traffic, as a multiple of what poolpilot "
         "needs. That a pool of another size caches otherwise is left out."
     )
-    yield markdown(["policy", *scenarios], rows)
+    yield table(["policy", *scenarios], rows)
 
 
 def _bearable(runs: Runs, scenario: str, policy: str) -> float:
@@ -186,7 +195,7 @@ def _overall(runs: Runs, cells: Sequence[Cell]) -> str:
         ratios = [runs.overall(cells, POOLPILOT, baseline, name) for name in COMPARED]
         if not math.isnan(ratios[0].value):
             rows.append([baseline, *map(shown, ratios)])
-    return markdown(["baseline", *(NAMES[name] for name in COMPARED)], rows) if rows else ""
+    return table(["baseline", *(NAMES[name] for name in COMPARED)], rows)
 
 
 _COLUMNS: Final = (
@@ -200,16 +209,27 @@ _COLUMNS: Final = (
     ("output_tok_s", "tok/s"),
 )
 
+_ADAPTERS: Final = (("adapter_wait_p99_ms", "adapter wait p99 ms"), ("adapter_loads", "loads"))
+
 
 def _cell(runs: Runs, cell: Cell) -> str:
     there = runs.policies(cell)
     order = [name for name in (POOLPILOT, *BASELINES, *REFERENCES, ROLLOUT) if name in there]
+    loads = any(run.figures.get("adapter_loads") for policy in order for run in runs.of(cell, policy))
     rows = []
     for policy in order:
         values = [short(runs.mean(cell, policy, name)) for name, _ in _COLUMNS]
         shares = runs.values(cell, policy, "cached_token_share")
         rows.append([policy, *values, f"{sum(shares) / len(shares):.3f}"])
-    return markdown(["policy", *(title for _, title in _COLUMNS), "cached"], rows)
+        if loads:
+            rows[-1] += [short(_plain_mean(runs.values(cell, policy, name))) for name, _ in _ADAPTERS]
+    titles = [title for _, title in (*_COLUMNS, ("", "cached"), *(_ADAPTERS if loads else ()))]
+    return table(["policy", *titles], rows)
+
+
+def _plain_mean(values: Sequence[float]) -> float:
+    """Arithmetic: nobody may have waited in a draw."""
+    return sum(values) / len(values)
 
 
 def _groups(runs: Runs, cell: Cell) -> str:
@@ -268,9 +288,3 @@ def _sources(tables: Mapping[str, Runs], sources: Mapping[str, str]) -> str:
 
 def _summary(name: str) -> str:
     return KNOWN[name].summary if name in KNOWN else "a recorded trace"
-
-
-def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

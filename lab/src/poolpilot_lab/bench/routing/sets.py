@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from poolpilot_lab.bench.routing.flow_parts import FLOW_ASKED, FLOW_PARTS, Part
 from poolpilot_lab.sim.policies import ROLLOUT
 from poolpilot_lab.sim.scenarios import LORA
 from poolpilot_lab.sim.trip import POOLPILOT
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Variation
 
 MIDDLE: Final = (0.7,)
+CALM: Final = 0.5
+INFORMED: Final = (POOLPILOT, "lmetric", "dynamo", "lpwl", "predicted-latency", "smg-cache-aware", "least-request")
+"""Poolpilot, and of the baselines those that are the best somewhere where endpoints differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,10 @@ class Table:
     """Its own ones; None: those asked for."""
     seeds: int | None = None
     """Hidden draws at most."""
+    parts: tuple[Part, ...] = ()
+    """In place of scenarios, loads and policies: several questions, each with its own."""
+    beside: frozenset[str] = frozenset()
+    """Runs also where all of these scenarios were asked for."""
     varied: bool = False
     """Compares poolpilot with itself."""
 
@@ -38,6 +46,15 @@ class Table:
     def same_world(self) -> bool:
         """Whether highest rates are those of the table `results`."""
         return self.variation == HIDDEN
+
+    @property
+    def own(self) -> tuple[str, ...] | None:
+        """Scenarios of its own, where none were asked for."""
+        return tuple(name for part in self.parts for name in part.scenarios) if self.parts else self.scenarios
+
+    def part(self, scenario: str) -> Part | None:
+        """What a scenario is run for."""
+        return next((part for part in self.parts if scenario in part.scenarios), None)
 
 
 TABLES: Final[dict[str, Table]] = {
@@ -48,14 +65,23 @@ TABLES: Final[dict[str, Table]] = {
         variation=IDENTICAL,
         scenarios=("uniform", "poisson-mix-naive"),
         loads=MIDDLE,
+        # Where all tie, more draws tell nothing more.
+        seeds=5,
     ),
     "profile": Table(
         title="Hidden speeds, poolpilot with the published coefficients", loads=MIDDLE, policies=(POOLPILOT,)
     ),
-    "events": Table(
-        title="One endpoint slowed, one failing fast, one picker with telemetry every 50 ms and every 5 s",
-        scenarios=("S10-slow", "S11-fail", "S12-1-50", "S12-1-5000"),
+    "slowed": Table(title="One endpoint slowed", scenarios=("S10-slow",), loads=MIDDLE, policies=INFORMED),
+    "stale": Table(
+        title="One picker with telemetry every 50 ms and every 5 s",
+        scenarios=("S12-1-50", "S12-1-5000"),
         loads=MIDDLE,
+    ),
+    "fail": Table(
+        title="One of eight answers errors fast",
+        scenarios=("S11-fail",),
+        loads=MIDDLE,
+        policies=(POOLPILOT, "lmetric", "least-request"),
     ),
     "kill": Table(
         title="One of eight dies at ρ 0.8",
@@ -67,6 +93,12 @@ TABLES: Final[dict[str, Table]] = {
         title="Endpoints needed for the same traffic",
         scenarios=("S1", "S6", "poisson-mix"),
         loads=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
+        seeds=3,
+    ),
+    "flow": Table(
+        title="Flow control: shares of tenants, floods, overload, late binding",
+        parts=FLOW_PARTS,
+        beside=FLOW_ASKED,
         seeds=5,
     ),
     "adapters": Table(
@@ -113,11 +145,14 @@ class Size:
 
     loads: tuple[float, ...]
     seeds: int
+    """Hidden draws."""
+    calm_seeds: int
+    """At loads up to CALM, where policies differ least."""
     tables: tuple[str, ...]
     """Where no scenarios were asked for; else those without scenarios of their own."""
 
 
 SETS: Final = {
-    "quick": Size((0.7,), 1, ("results", "uniform")),
-    "full": Size((0.5, 0.7, 0.9), 20, tuple(TABLES)),
+    "quick": Size((0.7,), 1, 1, ("results", "uniform")),
+    "full": Size((0.5, 0.7, 0.9), 20, 10, tuple(TABLES)),
 }

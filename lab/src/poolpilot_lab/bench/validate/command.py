@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from poolpilot_lab.bench.errors import UsageError
 from poolpilot_lab.bench.routing.engine_file import find_engine
-from poolpilot_lab.bench.routing.errors import UsageError
 from poolpilot_lab.bench.validate.published import compare
 from poolpilot_lab.engine.model import Accelerator, Engine, EngineSettings, Sequence
 

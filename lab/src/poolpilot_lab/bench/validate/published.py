@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from poolpilot_lab.bench.routing.errors import UsageError
+from poolpilot_lab.bench.errors import UsageError
 from poolpilot_lab.sim.baselines.base import llmd
 from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.measures import mean, quantile

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 from poolpilot_picker.compiled import VARIABLE
 
-_MODULE: Final = "poolpilot_lab.engine.compiled._engine"
+_PACKAGE: Final = "poolpilot_lab.engine.compiled"
 
 
-def load() -> Any:
-    """The compiled module. Raises ImportError where it was not built for this interpreter."""
-    return importlib.import_module(_MODULE)
+def load(name: str = "_engine") -> Any:
+    """A compiled module. Raises ImportError where it was not built for this interpreter."""
+    return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
-def wanted() -> Any:
-    """The compiled module, or None: it was not built, or the environment asks for the reference."""
+def wanted(name: str = "_engine") -> Any:
+    """A compiled module, or None: it was not built, or the environment asks for the reference."""
     if os.environ.get(VARIABLE, "") == "reference":
         return None
     try:
-        return load()
+        return load(name)
     except ImportError:
         return None

@@ -10,6 +10,9 @@ from collections import OrderedDict, deque
 from libc.math cimport sqrt
 from libc.stdlib cimport calloc, free, malloc
 
+from poolpilot_lab.engine.compiled._accelerator cimport Accelerator as _Accelerator
+
+from poolpilot_lab.engine.compiled._accelerator import Accelerator as Accelerator
 from poolpilot_lab.engine.model.lora import AdapterSlots, count_down
 from poolpilot_lab.engine.model.sequence import State
 from poolpilot_lab.engine.model.settings import SequenceTooLongError
@@ -338,12 +341,50 @@ cdef class _Flight:
         return max(0, min(ended, self.steps - 1))
 
 
+cdef class _Completions:
+    """`Telemetry.completed`: a dozen histograms for every answer."""
+
+    cdef dict finished
+    cdef Histogram e2e, queue_time, inference_time, prefill_time, decode_time, time_per_output_token, prompt_tokens
+    cdef Histogram generation_tokens, max_generation_tokens, choices, preemptions, computed_tokens, max_tokens
+
+    def __init__(self, told):
+        self.finished = told.finished
+        self.e2e, self.queue_time, self.inference_time = told.e2e, told.queue_time, told.inference_time
+        self.prefill_time, self.decode_time = told.prefill_time, told.decode_time
+        self.time_per_output_token = told.time_per_output_token
+        self.prompt_tokens, self.generation_tokens = told.request_prompt_tokens, told.request_generation_tokens
+        self.max_generation_tokens = told.request_max_generation_tokens
+        self.choices, self.preemptions = told.request_choices, told.request_preemptions
+        self.computed_tokens, self.max_tokens = told.request_computed_tokens, told.request_max_tokens
+
+    cdef add(self, Sequence sequence):
+        cdef double decode = sequence.last_token - sequence.first_token
+        cdef long generated = sequence.generated
+        self.finished[sequence.stop_reason] += 1
+        self.e2e.add((sequence.finished - sequence.arrived) / 1000, 1)
+        self.queue_time.add((sequence.admitted - sequence.arrived) / 1000, 1)
+        self.inference_time.add((sequence.last_token - sequence.admitted) / 1000, 1)
+        self.prefill_time.add((sequence.first_token - sequence.admitted) / 1000, 1)
+        self.decode_time.add(decode / 1000, 1)
+        self.time_per_output_token.add(decode / 1000 / (generated - 1) if generated > 1 else 0.0, 1)
+        self.prompt_tokens.add(sequence.prompt_tokens, 1)
+        self.generation_tokens.add(generated, 1)
+        self.max_generation_tokens.add(generated, 1)
+        self.choices.add(sequence.choices, 1)
+        self.preemptions.add(sequence.preemptions, 1)
+        self.computed_tokens.add(sequence.prompt_tokens - sequence.cached_tokens, 1)
+        if sequence.max_tokens is not None:
+            self.max_tokens.add(sequence.max_tokens, 1)
+
+
 cdef class Engine:
     """As `model.scheduler.Engine`."""
 
     cdef public object settings, accelerator, slots, telemetry
     cdef readonly BlockCache blocks
     cdef public list running
+    cdef public bint tells_tokens
     cdef readonly object waiting
     cdef readonly dict adapters_in_flight
     cdef dict _running_adapters
@@ -355,6 +396,7 @@ cdef class Engine:
     cdef long _size, _budget, _max_seqs, _max_loras
     cdef bint _caching
     cdef Histogram _inter_token, _iteration_tokens
+    cdef _Completions _completions
     cdef object _gauges
 
     def __init__(self, settings, accelerator):
@@ -367,6 +409,7 @@ cdef class Engine:
             kept = getattr(self.telemetry, name)
             if isinstance(kept, ReferenceHistogram):
                 setattr(self.telemetry, name, Histogram(kept.bounds))
+        self.tells_tokens = True
         self.running = []
         self.waiting = deque()
         self.adapters_in_flight = {}
@@ -379,6 +422,7 @@ cdef class Engine:
         self._caching = settings.enable_prefix_caching
         self._inter_token = self.telemetry.inter_token
         self._iteration_tokens = self.telemetry.iteration_tokens
+        self._completions = _Completions(self.telemetry)
         self._gauges = self.telemetry.gauges
 
     # -- what callers ask ---------------------------------------------------------------------------------------------
@@ -392,6 +436,19 @@ cdef class Engine:
     def in_flight(self):
         """Sequences waiting and running."""
         return len(self.running) + len(self.waiting)
+
+    def adapters_told(self):
+        """(adapters that run, adapters that only wait), each in the order of the sequences."""
+        cdef dict active = {}, waiting = {}
+        for entry in self.running:
+            adapter = (<Sequence>entry).adapter
+            if adapter:
+                active[adapter] = None
+        for entry in self.waiting:
+            adapter = (<Sequence>entry).adapter
+            if adapter and adapter not in active:
+                waiting[adapter] = None
+        return tuple(active), tuple(waiting)
 
     def steps_ended(self, double now):
         """Steps of the run in progress that have ended by `now` and are not settled yet."""
@@ -700,18 +757,28 @@ cdef class Engine:
         cdef Sequence sequence
         cdef _Flight flight
         cdef double stall_ms, noise, duration, growth
+        cdef _Accelerator fast
         for entry, taken in chunks:
             take = taken
             tokens += take
             attention += take * take + 2 * take * (<Sequence>entry).computed
         for entry in decoding:
             context += (<Sequence>entry).computed
-        stall_ms = load_ms + <double>self.accelerator.stall(now)
-        if steps > 1 and not chunks and stall_ms == 0.0:
-            count = self._run_length(decoding, steps)
-        noise = self.accelerator.noise(count)
-        duration = self.accelerator.step_ms(len(decoding), context, len(chunks), tokens, attention)
-        growth = self.accelerator.growth_ms(len(decoding), context, count) if count > 1 else 0.0
+        if type(self.accelerator) is _Accelerator:
+            fast = <_Accelerator>self.accelerator
+            stall_ms = load_ms + fast.stall_of(now)
+            if steps > 1 and not chunks and stall_ms == 0.0:
+                count = self._run_length(decoding, steps)
+            noise = fast.noise_of(count)
+            duration = fast.step_of(len(decoding), context, len(chunks), tokens, attention)
+            growth = fast.growth_of(len(decoding), context, count) if count > 1 else 0.0
+        else:
+            stall_ms = load_ms + <double>self.accelerator.stall(now)
+            if steps > 1 and not chunks and stall_ms == 0.0:
+                count = self._run_length(decoding, steps)
+            noise = self.accelerator.noise(count)
+            duration = self.accelerator.step_ms(len(decoding), context, len(chunks), tokens, attention)
+            growth = self.accelerator.growth_ms(len(decoding), context, count) if count > 1 else 0.0
         flight = _Flight.__new__(_Flight)
         flight.start = now
         flight.steps = count
@@ -754,7 +821,7 @@ cdef class Engine:
         cdef list tokens = self._outcome.tokens
         cdef double first_end = flight.start + flight.first_ms, previous = -1.0
         cdef long alike = 0, alive = 0, size = self._size, computed, within, step
-        cdef bint growing = steps > 1 or not flight.planned_blocks, grown
+        cdef bint growing = steps > 1 or not flight.planned_blocks, grown, telling = self.tells_tokens
         cdef Sequence sequence
         for entry in flight.decoding:
             sequence = <Sequence>entry
@@ -776,7 +843,8 @@ cdef class Engine:
             sequence.computed = computed + steps
             sequence.generated += steps
             sequence.last_token = end
-            tokens.append((sequence, steps))
+            if telling:
+                tokens.append((sequence, steps))
         if alike:
             inter_token.add((first_end - previous) / 1000, alike)
         for step in range(1, steps):
@@ -794,7 +862,8 @@ cdef class Engine:
             if sequence.computed < sequence.prompt_tokens + sequence.generated:
                 continue
             self.telemetry.generation_tokens += 1
-            self._outcome.tokens.append((sequence, 1))
+            if self.tells_tokens:
+                self._outcome.tokens.append((sequence, 1))
             if sequence.generated == 0:
                 sequence.first_token = end
                 self._outcome.first_tokens.append(sequence)
@@ -828,7 +897,7 @@ cdef class Engine:
             count_down(self._running_adapters, sequence.adapter)
             self.blocks.release(sequence.table)
             count_down(self.adapters_in_flight, sequence.adapter)
-            self.telemetry.completed(sequence)
+            self._completions.add(sequence)
             self._outcome.finished.append(sequence)
 
     cdef _measure(self):

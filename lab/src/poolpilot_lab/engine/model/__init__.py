@@ -1,6 +1,7 @@
 """The engine itself: pure, driven by a clock it is given. The fleet simulation and the HTTP server run this code.
 
-`Engine`, `Sequence`, `BlockCache`, `Histogram` and `Outcome` are compiled ones (`engine/compiled`) where there are any.
+`Engine`, `Sequence`, `BlockCache`, `Histogram`, `Outcome` and `Accelerator` are compiled ones (`engine/compiled`) where
+there are any.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if not TYPE_CHECKING:
     _core = _compiled.wanted()
     if _core is not None:
         Engine, Sequence, Outcome = _core.Engine, _core.Sequence, _core.Outcome
-        BlockCache, Histogram = _core.BlockCache, _core.Histogram
+        BlockCache, Histogram, Accelerator = _core.BlockCache, _core.Histogram, _core.Accelerator
 
 __all__ = [
     "PROFILES",

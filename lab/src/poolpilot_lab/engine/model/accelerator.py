@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model.profiles import Profile
     from poolpilot_lab.engine.model.step_tables import StepTable
 
-_CLIP = 2.0
+CLIP = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Accelerator:
     def _draw_factor(self) -> float:
         # Drawn even when sigma is 0, so that the noise of a seed does not depend on sigma.
         normal = self._random.gauss(0.0, 1.0)
-        return math.exp(self._variation.sigma * max(-_CLIP, min(_CLIP, normal)))
+        return math.exp(self._variation.sigma * max(-CLIP, min(CLIP, normal)))
 
     def _draw_gap(self, now: float) -> float:
         if self._variation.stall_every_ms <= 0:

@@ -18,7 +18,7 @@ class Outcome:
     """What the steps since the last `settle` brought."""
 
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
-    """sequences that gained tokens, and how many; a sequence can occur more than once"""
+    """sequences that gained tokens, and how many; a sequence can occur more than once; none unless `tells_tokens`"""
     first_tokens: list[Sequence] = field(default_factory=list)
     finished: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)

@@ -38,6 +38,8 @@ class Engine:
         self.blocks = BlockCache(settings.num_gpu_blocks - 1)
         self.slots = AdapterSlots(settings.max_loras)
         self.telemetry = Telemetry(settings.max_model_len)
+        self.tells_tokens = True
+        """whether outcomes list who gained tokens: most of an outcome, where only first and last ones are wanted"""
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.adapters_in_flight: dict[str, int] = {}
@@ -60,6 +62,12 @@ class Engine:
     def in_flight(self) -> int:
         """Sequences waiting and running."""
         return len(self.running) + len(self.waiting)
+
+    def adapters_told(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(adapters that run, adapters that only wait), each in the order of the sequences."""
+        active = dict.fromkeys([s.adapter for s in self.running if s.adapter])
+        waiting = dict.fromkeys([s.adapter for s in self.waiting if s.adapter and s.adapter not in active])
+        return tuple(active), tuple(waiting)
 
     def steps_ended(self, now: float) -> int:
         """Steps of the run in progress that have ended by `now` and are not settled yet."""
@@ -403,7 +411,8 @@ class Engine:
             sequence.computed = computed + steps
             sequence.generated += steps
             sequence.last_token = end
-            tokens.append((sequence, steps))
+            if self.tells_tokens:
+                tokens.append((sequence, steps))
         if alike:
             inter_token.observe((first_end - previous) / 1000, alike)
         for step in range(1, steps):
@@ -419,7 +428,8 @@ class Engine:
             if sequence.computed < sequence.prompt_tokens + sequence.generated:
                 continue
             self.telemetry.generation_tokens += 1
-            self._outcome.tokens.append((sequence, 1))
+            if self.tells_tokens:
+                self._outcome.tokens.append((sequence, 1))
             if sequence.generated == 0:
                 sequence.first_token = end
                 self._outcome.first_tokens.append(sequence)

@@ -28,7 +28,7 @@ FILE: Final = Path(__file__).with_name("step_tables.csv")
 class StepTable:
     """Table ÷ formula of one engine. Decode: by sequences and context tokens of each; prefill: by tokens in a step."""
 
-    __slots__ = ("_batches", "_contexts", "_decode", "_log_tokens", "_prefill", "least_prefill")
+    __slots__ = ("batches", "contexts", "decode_ratios", "least_prefill", "log_tokens", "prefill_ratios")
 
     def __init__(
         self, profile: Profile, decode: dict[tuple[int, int], float], prefill: dict[int, float], budget: int = 2_048
@@ -38,32 +38,32 @@ class StepTable:
         batches, contexts = sorted({b for b, _ in decode}), sorted({c for _, c in decode})
         if len(decode) != len(batches) * len(contexts) or not decode or not prefill:
             raise ValueError(f"{profile.id}: the decode table must be a full grid and the prefill table not empty")
-        self._batches = [math.log2(b) for b in batches]
-        self._contexts = [math.log2(c) for c in contexts]
-        self._decode = [
+        self.batches = [math.log2(b) for b in batches]
+        self.contexts = [math.log2(c) for c in contexts]
+        self.decode_ratios = [
             [decode[b, c] / step_time.decode_alone_ms(profile, b, b * c) for c in contexts] for b in batches
         ]
         tokens = sorted(prefill)
-        self._log_tokens = [math.log2(n) for n in tokens]
-        self._prefill = [prefill[n] / step_time.prefill_alone_ms(profile, n, 0) for n in tokens]
+        self.log_tokens = [math.log2(n) for n in tokens]
+        self.prefill_ratios = [prefill[n] / step_time.prefill_alone_ms(profile, n, 0) for n in tokens]
         self.least_prefill = min(
-            self.prefill(budget), *(r for n, r in zip(tokens, self._prefill, strict=True) if n <= budget)
+            self.prefill(budget), *(r for n, r in zip(tokens, self.prefill_ratios, strict=True) if n <= budget)
         )
         """Lowest ratio of a step within that token budget: what bounds assume."""
 
     def decode(self, sequences: int, context_tokens: int) -> float:
         """Factor on the formula's time of a step that decodes so many sequences with that context in all."""
-        b, share_b = _between(self._batches, math.log2(max(1, sequences)))
-        c, share_c = _between(self._contexts, math.log2(max(1.0, context_tokens / max(1, sequences))))
-        low, high = self._decode[b], self._decode[b + 1]
+        b, share_b = _between(self.batches, math.log2(max(1, sequences)))
+        c, share_c = _between(self.contexts, math.log2(max(1.0, context_tokens / max(1, sequences))))
+        low, high = self.decode_ratios[b], self.decode_ratios[b + 1]
         return (1.0 - share_b) * (low[c] + share_c * (low[c + 1] - low[c])) + share_b * (
             high[c] + share_c * (high[c + 1] - high[c])
         )
 
     def prefill(self, tokens: int) -> float:
         """Factor on the formula's time of so many prompt tokens in one step."""
-        n, share = _between(self._log_tokens, math.log2(max(1, tokens)))
-        return self._prefill[n] + share * (self._prefill[n + 1] - self._prefill[n])
+        n, share = _between(self.log_tokens, math.log2(max(1, tokens)))
+        return self.prefill_ratios[n] + share * (self.prefill_ratios[n + 1] - self.prefill_ratios[n])
 
 
 def _between(grid: Sequence[float], value: float) -> tuple[int, float]:

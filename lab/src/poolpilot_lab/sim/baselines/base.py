@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
 
+from poolpilot_lab.sim.router import Sampling
 from poolpilot_lab.sim.telemetry import EVERYTHING_MS
 from poolpilot_picker.config.load import load
 from poolpilot_picker.config.schema import API_VERSION, KIND
 from poolpilot_picker.routing.pipeline import PluginGuard, Profile
-from poolpilot_picker.routing.plugins.order import best_first
 from poolpilot_picker.routing.registry import build_profile, default_registry
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class RulePicker:
         """As the rule says."""
         return self.rule.decide(view)
 
+    def pick_unscored(self, view: DecisionView) -> list[int]:
+        """The same: it never looks at scores."""
+        return self.rule.decide(view)
+
     def placed(self, view: DecisionView, slot: int) -> None:
         """Told to the rule."""
         self.rule.placed(view, slot)
@@ -82,6 +88,8 @@ class Baseline:
     build: Callable[[World], Rule]
     first_tokens: bool = False
     """The peer forwards the answers, so it sees the first token of each."""
+    sampling: Sampling = Sampling.GAUGES
+    """What of telemetry its rule reads."""
     scrape_ms: float = EVERYTHING_MS
     """Between two readings of an endpoint, where the scenario does not set it; seldom where the rule reads no gauge."""
 
@@ -101,9 +109,24 @@ class Stateless:
         """Nothing to note."""
 
 
+def or_nothing(gauge: Floats) -> Floats:
+    """An endpoint that never told counts as 0."""
+    told: Floats = np.where(np.isnan(gauge), 0.0, gauge)
+    return told
+
+
 def lowest(view: DecisionView, costs: Floats) -> list[int]:
     """The candidate with the lowest cost; equal ones at random."""
-    return best_first(-costs, view.mask, 1, view.rng)
+    # As `best_first(-costs, view.mask, 1, view.rng)` does, without arrays: there are a handful of endpoints.
+    best, ties = math.inf, []
+    for slot, (cost, allowed) in enumerate(zip(costs.tolist(), view.mask.tolist(), strict=True)):
+        if not allowed:
+            continue
+        if cost < best:
+            best, ties = cost, [slot]
+        elif cost == best:
+            ties.append(slot)
+    return ties if len(ties) <= 1 else [ties[view.rng.randrange(len(ties))]]
 
 
 def llmd(*plugins: tuple[str, float | None, Mapping[str, object]]) -> Profile:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from poolpilot_lab.sim.baselines.base import Baseline, Stateless, lowest
+from poolpilot_lab.sim.baselines.base import Baseline, Stateless, lowest, or_nothing
 
 if TYPE_CHECKING:
     from poolpilot_picker.routing.view import DecisionView
@@ -17,7 +15,7 @@ class LeastKv(Stateless):
 
     def decide(self, view: DecisionView) -> list[int]:
         """Lowest usage."""
-        return lowest(view, np.nan_to_num(view.table.kv_usage))
+        return lowest(view, or_nothing(view.table.kv_usage))
 
 
 BASELINE = Baseline(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from poolpilot_lab.sim.baselines.base import Baseline, Stateless, lowest
+from poolpilot_lab.sim.baselines.base import Baseline, Stateless, lowest, or_nothing
 
 if TYPE_CHECKING:
     from poolpilot_picker.routing.view import DecisionView
@@ -18,7 +16,7 @@ class LeastWaiting(Stateless):
     def decide(self, view: DecisionView) -> list[int]:
         """Lowest queue, then lowest batch."""
         table = view.table
-        return lowest(view, table.queued * 1e6 + np.nan_to_num(table.running))
+        return lowest(view, table.queued * 1e6 + or_nothing(table.running))
 
 
 BASELINE = Baseline(

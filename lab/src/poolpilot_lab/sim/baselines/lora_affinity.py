@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poolpilot_lab.sim.baselines.base import Baseline, llmd
+from poolpilot_lab.sim.router import Sampling
 
 BASELINE = Baseline(
     name="lora-affinity",
@@ -14,5 +15,6 @@ BASELINE = Baseline(
         ("lora-affinity-scorer", 4, {}),
         ("max-score-picker", None, {}),
     ),
+    sampling=Sampling.LATEST,
     scrape_ms=50.0,
 )

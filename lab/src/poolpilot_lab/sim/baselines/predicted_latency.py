@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from poolpilot_lab.sim.baselines.base import Baseline, lowest
+from poolpilot_lab.sim.baselines.base import Baseline, lowest, or_nothing
 
 if TYPE_CHECKING:
     from poolpilot_picker.routing.view import DecisionView
@@ -29,20 +28,28 @@ EXPLORE: Final = 0.01
 class _Regression:
     """Least squares over a window, fitted now and then; not negative."""
 
-    def __init__(self) -> None:
-        self._samples: deque[tuple[Floats, float]] = deque(maxlen=WINDOW)
+    def __init__(self, features: int) -> None:
+        # Twice the window: the newest samples are always rows one behind the other.
+        self._rows: Floats = np.empty((2 * WINDOW, features))
+        self._values: Floats = np.empty(2 * WINDOW)
+        self._end = 0
         self._weights: Floats | None = None
         self._new = 0
 
     def learn(self, features: Floats, value: float) -> None:
         """One more sample."""
-        self._samples.append((features, value))
+        if self._end == 2 * WINDOW:
+            self._rows[:WINDOW], self._values[:WINDOW] = self._rows[WINDOW:], self._values[WINDOW:]
+            self._end = WINDOW
+        self._rows[self._end], self._values[self._end] = features, value
+        self._end += 1
         self._new += 1
-        if self._new >= EVERY and len(self._samples) >= FIRST:
+        if self._new >= EVERY and self._end >= FIRST:
             self._new = 0
-            rows = np.array([row for row, _ in self._samples])
+            newest = slice(max(0, self._end - WINDOW), self._end)
+            rows = self._rows[newest]
             # Relative errors, as a percentage error is what their model is judged by.
-            values = np.maximum(np.array([value for _, value in self._samples]), 1.0)
+            values = np.maximum(self._values[newest], 1.0)
             scaled = rows / values[:, None]
             ridge = 1e-6 * np.eye(rows.shape[1]) * float((scaled * scaled).sum(axis=0).max())
             self._weights = np.linalg.solve(scaled.T @ scaled + ridge, scaled.sum(axis=0))
@@ -61,7 +68,7 @@ class PredictedLatency:
     """
 
     def __init__(self) -> None:
-        self._ttft, self._tpot = _Regression(), _Regression()
+        self._ttft, self._tpot = _Regression(9), _Regression(6)
         self._asked: dict[str, tuple[Floats, Floats]] = {}
         self._offered: tuple[Floats, Floats] | None = None
 
@@ -69,12 +76,24 @@ class PredictedLatency:
         table, prompt = view.table, float(view.request.prompt_tokens)
         new = np.maximum(prompt - view.cached_tokens, 1.0) / 1_000.0
         running, pending = table.requests / 10.0, table.uncached_tokens / 1_000.0
-        usage, waiting = np.nan_to_num(table.kv_usage), table.queued
-        one = np.ones(len(new))
-        ttft = np.stack(
-            [one, new, new * new, new * running, pending, pending * running, waiting, running, usage], axis=1
+        usage, waiting = or_nothing(table.kv_usage), table.queued
+        ttft, tpot = np.empty((len(new), 9)), np.empty((len(new), 6))
+        columns: tuple[Any, ...] = (
+            1.0,
+            new,
+            new * new,
+            new * running,
+            pending,
+            pending * running,
+            waiting,
+            running,
+            usage,
         )
-        tpot = np.stack([one, running, usage, pending, waiting, one * prompt / 1_000.0], axis=1)
+        for number, column in enumerate(columns):
+            ttft[:, number] = column
+        fewer: tuple[Any, ...] = (1.0, running, usage, pending, waiting, prompt / 1_000.0)
+        for number, column in enumerate(fewer):
+            tpot[:, number] = column
         return ttft, tpot
 
     def decide(self, view: DecisionView) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from poolpilot_lab.sim.baselines.base import Baseline, lowest
+from poolpilot_lab.sim.baselines.base import Baseline, lowest, or_nothing
 
 if TYPE_CHECKING:
     from poolpilot_picker.routing.view import DecisionView
@@ -41,9 +41,9 @@ class SmgLeastLoad:
                 dispatched.popleft()
             since_count[slot] = len(dispatched)
             since_tokens[slot] = sum(tokens for _, tokens in dispatched)
-        running = np.nan_to_num(table.running)
+        running = or_nothing(table.running)
         unaccounted = np.maximum(table.requests - running - table.queued - since_count, 0.0)
-        usage = np.minimum(np.nan_to_num(table.kv_usage), 0.999)
+        usage = np.minimum(or_nothing(table.kv_usage), 0.999)
         work = (table.queued + running + unaccounted) * MEAN_TOKENS + since_tokens
         score = work / THROUGHPUT + KV_WEIGHT_S * usage / (1.0 - usage)
         best = float(score[known].min())

@@ -45,6 +45,8 @@ class _PerEndpoint:
 class _LabelFilter:
     """Keeps the endpoints whose labels pass a test."""
 
+    fixed: Final = True
+
     def __init__(self, passes: Callable[[Mapping[str, str]], bool]) -> None:
         self._passing = _PerEndpoint(1, lambda labels: (1.0 if passes(labels) else 0.0,))
 
@@ -155,6 +157,8 @@ class ContextLengthParameters(Struct, frozen=True, rename="camel"):
 
 class ContextLength:
     """Prefers endpoints meant for prompts of this length: narrow ranges first, and their lower end."""
+
+    fixed: Final = True
 
     def __init__(self, parameters: ContextLengthParameters | None = None) -> None:
         self._parameters = parameters or ContextLengthParameters()

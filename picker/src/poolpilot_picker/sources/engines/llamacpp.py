@@ -8,6 +8,7 @@ from poolpilot_picker.sources.engines.mapping import Engine, highest, total
 
 LLAMACPP: Final = Engine(
     name="llamacpp",
+    needs="needs --metrics",
     readings={
         "running": total("llamacpp:requests_processing"),
         "waiting": total("llamacpp:requests_deferred"),

@@ -8,6 +8,7 @@ from poolpilot_picker.sources.engines.mapping import Engine, add, highest, histo
 
 LMDEPLOY: Final = Engine(
     name="lmdeploy",
+    needs="shows none with --disable-metrics",
     readings={
         "running": total("lmdeploy:num_requests_running"),
         "waiting": add(total("lmdeploy:num_requests_waiting"), total("lmdeploy:num_api_requests_waiting")),

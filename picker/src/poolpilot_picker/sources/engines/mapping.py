@@ -5,7 +5,8 @@ A new engine is one new file with one `Engine` and one line in this package's `_
 
 How series combine: an engine with data parallelism has one series per rank (`engine`, `dp_rank`), and these are added
 up. Processes of one rank report the same thing again (`pid`, `tp_rank`, `pp_rank`, `moe_ep_rank`): of these the
-largest is taken. NaN, infinite and negative values say nothing: a field without a usable value is None, never zero.
+largest is taken, and so of a series that is on the page twice. NaN, infinite and negative values say nothing: a field
+without a usable value is None, never zero.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Found = Mapping[str, list[Series]]
 
 _SAME_RANK: Final = (b"pid=", b"tp_rank=", b"pp_rank=", b"moe_ep_rank=", b"priority=")
 _SAME_RANK_LABELS: Final = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
+_COUNTED: Final = ("_total", "_sum", "_count")
+"""How names of counters and of a histogram's totals end."""
 
 _MOST_RANKS: Final = 512
 """Series of one family that are told apart by their labels; with more of them, the field is unknown."""
@@ -57,6 +60,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     selects_by_name: bool = False
     """`PATH/?name[]=FAMILY&…` answers with the named families only."""
     rarely: frozenset[str] = frozenset()
+    growing: frozenset[str] = frozenset()
+    """Families that keep a series for every state they were in; see `sources/growing.py`."""
+    needs: str = ""
+    """What it must be told so that it shows its metrics, as words behind its name; for the log."""
 
     def fields(self, everything: bool) -> list[str]:
         """The fields of one poll."""
@@ -83,7 +90,7 @@ def total_except(name: str, label: str, values: Collection[str]) -> Reading:
         series = [
             one for one in all_of_them if (labels := readable(one)) is not None and labels.get(label) not in values
         ]
-        return _sum(series)
+        return _sum(series, name)
 
     return Reading((name,), compute)
 
@@ -110,7 +117,8 @@ def histogram(*names: str) -> Reading:
 
     def compute(found: Found) -> HistogramTotals | None:
         for name in names:
-            total_s, count = _sum(found.get(name + "_sum", ())), _sum(found.get(name + "_count", ()))
+            sums, counts = name + "_sum", name + "_count"
+            total_s, count = _sum(found.get(sums, ()), sums), _sum(found.get(counts, ()), counts)
             if total_s is not None and count is not None:
                 return HistogramTotals(total_s, count)
         return None
@@ -240,17 +248,20 @@ def readable(series: Series) -> Mapping[str, str] | None:
         return None
 
 
-def one_per_rank(series: Sequence[Series]) -> list[Series]:
-    """Of several series that processes of the same rank report, the largest; the others as they are."""
+def one_per_rank(series: Sequence[Series], name: str = "") -> list[Series]:
+    """Of several series that processes of the same rank report, the largest; the others as they are. `name`: theirs."""
     usable = [one for one in series if 0.0 <= one.value < math.inf]
-    # Series of one family have the same label names.
-    if len(usable) < 2 or not any(mark in usable[0].block for mark in _SAME_RANK):
+    if len(usable) < 2:
         return usable
+    # Series of one family have the same label names.
+    if not any(mark in usable[0].block for mark in _SAME_RANK):
+        return usable if len({one.block for one in usable}) == len(usable) else _each_once(usable)
     if len(usable) > _MOST_RANKS:
         return []
     labelled = [(one, labels) for one in usable if (labels := readable(one)) is not None]
-    # SGLang with priorities: the series with an empty priority is the aggregate of the others.
-    if any(labels.get("priority") == "" for _, labels in labelled):
+    # SGLang with priorities: of a gauge, the series with an empty priority is the aggregate of the others. Of what is
+    # counted per request it is one class among them, that of requests without a priority.
+    if not name.endswith(_COUNTED) and any(labels.get("priority") == "" for _, labels in labelled):
         labelled = [(one, labels) for one, labels in labelled if not labels.get("priority")]
     ranks: dict[frozenset[tuple[str, str]], Series] = {}
     for one, labels in labelled:
@@ -261,9 +272,19 @@ def one_per_rank(series: Sequence[Series]) -> list[Series]:
     return list(ranks.values())
 
 
+def _each_once(series: list[Series]) -> list[Series]:
+    """Of series with the same labels the largest: a page that has one twice does not tell of another rank."""
+    largest: dict[bytes, Series] = {}
+    for one in series:
+        known = largest.get(one.block)
+        if known is None or known.value < one.value:
+            largest[one.block] = one
+    return list(largest.values())
+
+
 def _first_of(
     names: tuple[str | MetricSpec, ...],
-    reduce: Callable[[Sequence[Series]], float | None],
+    reduce: Callable[[Sequence[Series], str], float | None],
     alone: Callable[[float], float | None],
 ) -> Reading:
     """`alone(value)` must be what `reduce` makes of one series."""
@@ -272,7 +293,7 @@ def _first_of(
     def compute(found: Found) -> float | None:
         for spec in specs:
             series = found.get(spec.name)
-            if series and (value := reduce(spec.matching(series))) is not None:
+            if series and (value := reduce(spec.matching(series), spec.name)) is not None:
                 return value
         return None
 
@@ -294,19 +315,19 @@ _usable = reference_usable if compiled.in_force is None else compiled.in_force.u
 _usable_share = reference_usable_share if compiled.in_force is None else compiled.in_force.usable_share
 
 
-def _sum(series: Sequence[Series]) -> float | None:
+def _sum(series: Sequence[Series], name: str) -> float | None:
     if len(series) == 1:
         return _usable(series[0].value)
-    usable = one_per_rank(series)
+    usable = one_per_rank(series, name)
     return math.fsum(one.value for one in usable) if usable else None
 
 
-def _share(series: Sequence[Series]) -> float | None:
-    value = _largest(series)
+def _share(series: Sequence[Series], name: str) -> float | None:
+    value = _largest(series, name)
     return None if value is None else min(1.0, value)
 
 
-def _largest(series: Sequence[Series]) -> float | None:
+def _largest(series: Sequence[Series], _: str) -> float | None:
     if len(series) == 1:
         return _usable(series[0].value)
     return max((one.value for one in series if 0.0 <= one.value < math.inf), default=None)

@@ -36,6 +36,7 @@ def _capacity(labels: Mapping[str, str]) -> int | None:
 
 SGLANG: Final = Engine(
     name="sglang",
+    needs="needs --enable-metrics",
     readings={
         "running": total("sglang:num_running_reqs"),
         "waiting": total("sglang:num_queue_reqs"),

@@ -26,6 +26,7 @@ _BLOCK: Final = "trtllm_kv_cache_tokens_per_block"
 
 TRTLLM_SERVE: Final = Engine(
     name="trtllm-serve",
+    needs="needs return_perf_metrics and enable_iter_perf_stats",
     path="/prometheus/metrics",
     readings={
         "running": total("trtllm_num_requests_running"),

@@ -68,7 +68,9 @@ def _resident() -> Reading:
 
 VLLM: Final = Engine(
     name="vllm",
+    needs="shows none with --disable-log-stats",
     selects_by_name=True,
+    growing=frozenset({_LORA}),
     readings={
         "running": total("vllm:num_requests_running"),
         "waiting": total("vllm:num_requests_waiting"),

@@ -1,4 +1,4 @@
-"""What ends a cost bench before its time, with the exit code to say so."""
+"""What ends a bench before its time: the command prints the message and exits with the code."""
 
 from __future__ import annotations
 

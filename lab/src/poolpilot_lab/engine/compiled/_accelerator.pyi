@@ -1,0 +1,1 @@
+from poolpilot_lab.engine.model.accelerator import Accelerator as Accelerator

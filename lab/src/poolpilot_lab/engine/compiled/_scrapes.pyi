@@ -1,0 +1,1 @@
+from poolpilot_lab.sim.telemetry import Scrapes as Scrapes
