@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from poolpilot_picker.configuring import Configuration
 from poolpilot_picker.discovering import discovery_of
 from poolpilot_picker.dispatching import hold_back
 from poolpilot_picker.envoy.eds import EdsError, EdsWriter
+from poolpilot_picker.envoy.lead import Lead
 from poolpilot_picker.errors import StartError
 from poolpilot_picker.extproc.exchange import Exchange
 from poolpilot_picker.extproc.held_bodies import HeldBodies
@@ -105,6 +107,9 @@ class Picker:
         self._background = Background()
         self._hurry = asyncio.Event()
         self._eds_problem = ""
+        self._wanted: list[EndpointSpec] = []
+        self._lead = Lead() if options.eds_dir is not None else None
+        self._later: asyncio.TimerHandle | None = None
         self._left_out = 0
         self._composed = self._listening = False
         self._rules = NO_RULES
@@ -212,7 +217,24 @@ class Picker:
     # ---- endpoints
 
     def apply_endpoints(self, specs: list[EndpointSpec]) -> None:
-        """Makes pool, telemetry and the gateway's endpoint file know the wanted endpoints."""
+        """Makes the gateway's endpoint file know the wanted endpoints, then pool and telemetry."""
+        self._wanted = specs
+        self._write_eds()
+        # At the start the gateway has the file of the picker before this one, or waits for ours.
+        self._apply_known(self._now() if self._listening else -math.inf)
+
+    def _apply_known(self, named_at: float) -> None:
+        specs, wait_ms = self._wanted, 0.0
+        if self._lead is not None:
+            known, wait_ms = self._lead.known(specs, self._now(), named_at)
+            # Where requests cannot wait, an endpoint that the gateway may not know yet is better than none.
+            if known or self._dispatcher is not None:
+                specs = known
+        if self._later is not None:
+            self._later.cancel()
+        self._later = (
+            asyncio.get_running_loop().call_later(wait_ms / 1e3, self._apply_known, -math.inf) if wait_ms else None
+        )
         added, removed = self.pool.apply_endpoints(specs)
         if added or removed:
             log.info(
@@ -224,14 +246,13 @@ class Picker:
             log.error("workers cannot share more endpoints", extra={"left_out": self._left_out, "most": MOST_ENDPOINTS})
         if self._reads_telemetry:
             self._reading.update(specs)
-        self._write_eds()
 
     def _write_eds(self) -> None:
         # Only who holds the data port speaks for the pool: a second picker that cannot start must not touch the file.
         if self._eds is None or not self._listening:
             return
         try:
-            self._eds.write([endpoint.spec for endpoint in self.pool.table.wanted()])
+            self._eds.write(self._wanted)
         except EdsError as error:
             if str(error) != self._eds_problem:
                 log.error("endpoint file for the gateway: %s", error)
@@ -337,6 +358,8 @@ class Picker:
             await self.transport.drain(self.options.drain_s)
         if self._dispatcher is not None:
             self._dispatcher.close()
+        if self._later is not None:
+            self._later.cancel()
         await self._background.stop()
         await self._reading.close()
         await self.admin.stop()

@@ -237,6 +237,43 @@ async def test_an_endpoint_file_that_somebody_changed_is_put_right(
     await picker.stop()
 
 
+async def test_the_gateway_hears_of_a_new_endpoint_before_it_may_be_chosen(tmp_path: Path) -> None:
+    picker = Picker(options(eds_dir=tmp_path))
+    await picker.start()
+
+    def chosen() -> list[str]:
+        return [one.address for one in picker.pool.table.wanted()]
+
+    new = EndpointSpec(host="127.0.0.1", port=10)
+    try:
+        picker.apply_endpoints([*parse_endpoint_flag(POD), new])
+        assert '"port_value": 10' in (tmp_path / "eds.json").read_text()
+        assert chosen() == [POD]
+        picker.apply_endpoints([new])
+        assert chosen() == ["127.0.0.1:10"], "without flow control nobody can wait for it"
+        picker.apply_endpoints([])
+        assert chosen() == []
+    finally:
+        await picker.stop()
+
+
+async def test_where_requests_can_wait_they_do_until_the_gateway_knows_an_endpoint(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n")
+    picker = Picker(options(eds_dir=tmp_path, endpoints=(), config_file=config))
+    await picker.start()
+
+    async def chosen() -> bool:
+        return [one.address for one in picker.pool.table.wanted()] == [POD]
+
+    try:
+        picker.apply_endpoints(parse_endpoint_flag(POD))
+        assert not picker.pool.table.wanted()
+        await until(chosen)
+    finally:
+        await picker.stop()
+
+
 async def test_stopping_before_anything_happened() -> None:
     picker = Picker(options(drain_s=600.0))
     await picker.start()
