@@ -44,21 +44,21 @@ def lane_with_short_requests(share: float = 0.1, in_flight: int = 0) -> ShortLan
     return lane
 
 
-def left(lane, *, ahead=(0.0, 0.0, 0.0, 0.0), work=LONG_MS, now=1_000.0):
-    found = lane.left(LONG, work, np.asarray(ahead), BATCH, EVERYWHERE, MOST_MS, now)
+def left(lane, *, ahead=(0.0, 0.0, 0.0, 0.0), work=LONG_MS, sequences=(4.0, 3.0, 2.0, 1.0), now=1_000.0):
+    found = lane.left(LONG, work, np.asarray(ahead), np.asarray(sequences), BATCH, EVERYWHERE, MOST_MS, now)
     return None if found is None else found.nonzero()[0].tolist()
 
 
 @pytest.mark.parametrize(
     ("in_flight", "busy", "kept"),
     [
-        (0, 2, None),
+        (0, 2, [2]),
         (0, 3, [3]),
         # What would fill two endpoints as far as they are to be filled has two.
-        (70, 1, None),
+        (70, 1, [1, 2]),
         (70, 2, [2, 3]),
         # Long prompts have one endpoint always.
-        (400, 0, None),
+        (400, 0, [0, 1, 2]),
         (400, 1, [1, 2, 3]),
     ],
 )
@@ -67,12 +67,18 @@ def test_as_many_endpoints_are_left_as_short_requests_fill(in_flight, busy, kept
     assert left(lane_with_short_requests(in_flight=in_flight), ahead=ahead) == kept
 
 
+def test_those_are_left_where_most_requests_are():
+    lane = lane_with_short_requests()
+    assert left(lane, sequences=(1.0, 9.0, 2.0, 3.0)) == [1]
+    assert left(lane, sequences=(1.0, 9.0, 2.0, 3.0), ahead=(0.0, 900.0, 0.0, 0.0)) == [3]
+
+
 def test_nothing_is_left_where_few_short_requests_come_or_the_prompt_is_soon_done():
     ahead = [900.0, 900.0, 900.0, 0.0]
     assert left(ShortLane(0.1), ahead=ahead) is None
     assert left(lane_with_short_requests(), ahead=ahead, now=60_000.0) is None
     assert left(lane_with_short_requests(0.0), ahead=ahead) is None
-    assert left(lane_with_short_requests(), ahead=ahead, work=np.full(4, 400.0)) is None
+    assert left(lane_with_short_requests(), ahead=ahead, work=np.full(4, MOST_MS - 1.0)) is None
 
 
 def test_a_long_prompt_goes_behind_another_one_rather_than_where_it_would_choose():

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SHORT_TOKENS: Final = 2_048
 """Uncached tokens of work that gives a reserve back at once."""
+LONG: Final = 0.5
+"""Of `start_within_ms`: a prompt that takes longer is long, and makes short requests wait."""
 HARD: Final = ("sequences", "requests", "tokens")
 """Bounds that hold although another endpoint has room: the engine's own, beyond which a request waits for certain, and
 those that somebody has set."""
@@ -89,7 +91,7 @@ class Room:
         short = booking.uncached_tokens <= self.settings.short_tokens
         if short:
             self._lane.came(booking.sequences, now)
-        elif booking.prefill_ms > self.settings.start_within_ms:
+        elif booking.prefill_ms > LONG * self.settings.start_within_ms:
             self._lane.taken(booking, min(ahead_ms, table.free_at_ms.item(slot) - now), now)
         if placement.request.priority >= 0:
             self._others_ms = now
@@ -144,9 +146,9 @@ class Room:
         table, cached = view.table, view.cached_tokens
         uncached = view.request.prompt_tokens - cached
         work = uncached * (table.token_ms + table.token2_ms * (uncached + 2.0 * cached))
-        most_ms, most_sequences = self.settings.start_within_ms, table.max_sequences
+        sequences, most_ms = view.load.sequences, LONG * self.settings.start_within_ms
         return self._lane.left(
-            uncached, work, ahead, most_sequences, view.mask, most_ms, view.now, overdue=self.overdue
+            uncached, work, ahead, sequences, table.max_sequences, view.mask, most_ms, view.now, overdue=self.overdue
         )
 
     def _ample(self, view: DecisionView) -> bool:

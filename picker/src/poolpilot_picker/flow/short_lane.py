@@ -1,8 +1,9 @@
 """Which endpoints long prompts leave to short requests. Beside room, which asks before a long prompt is placed.
 
 An engine gives the whole of its steps to the prompt that it has begun: a short request that comes meanwhile waits for
-its end, seconds it may be. Where many short requests come, a long prompt waits rather than find room only at
-the last endpoints without one. It may also go behind another long prompt that is nearly done.
+its end, seconds it may be. Where many short requests come, a long prompt leaves the endpoints where most of them are,
+and waits rather than find room only at the last ones without a long prompt. It may also go behind another that is
+nearly done.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class ShortLane:
         uncached: Floats,
         work_ms: Floats,
         ahead_ms: Floats,
+        sequences: Floats,
         most_sequences: Floats,
         mask: Mask,
         most_ms: float,
@@ -129,7 +131,8 @@ class ShortLane:
         """Endpoints that a prompt with so many uncached tokens, which take `work_ms` there, may not have; None where it
         may have any of `mask`.
 
-        `ahead_ms`: prefill work at each; with more than `most_ms` an endpoint is busy with long prompts already.
+        `ahead_ms`: prefill work at each; with more than `most_ms` an endpoint is busy with long prompts already, and
+        what is no more makes no long prompt. `sequences`: in flight at each; `most_sequences` fill one.
         """
         if self._share <= 0.0 or (overdue and now - self._taken_ms > PATIENCE_MS):
             return None
@@ -151,8 +154,10 @@ class ShortLane:
         filled = self._sequences / float(most_sequences[shared].mean())
         few, most = int(clear.sum()), min(max(least, math.ceil(filled / FILL)), count - 1)
         if few > most:
-            return None
-        if few < least:
+            # Where most are: short requests go there for its short steps, and would rather wait than leave.
+            rest[:] = np.where(clear, -sequences, np.inf)
+            clear[np.argsort(rest)[most:]] = False
+        elif few < least:
             # Those that will be done first are given no other: else long prompts that have all of them keep all.
             rest[clear] = np.inf
             clear[np.argsort(rest)[: least - few]] = True
