@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import IO
 
@@ -259,13 +261,33 @@ async def _watch(children: Sequence[Child]) -> None:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """TCP ports nobody listens on now, all different. Take them just before use: they are not reserved."""
+    """TCP ports nobody listens on now, all different, and none that this process was given before.
+
+    They are not reserved, but nobody comes by them by chance: the kernel takes ports of connections, and of listeners
+    that ask for any, from a range above these.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket(family, socket.SOCK_STREAM)) for _ in range(count)]
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]
+    found: list[int] = []
+    for port in itertools.islice(_PORTS, _MOST_PORTS):
+        if len(found) == count:
+            return found
+        with socket.socket(family, socket.SOCK_STREAM) as trial, contextlib.suppress(OSError):
+            trial.bind((host, port))
+            found.append(port)
+    raise ProcessError(f"{host}: {len(found)} free ports from {_FIRST_PORT} on, {count} are needed")
+
+
+def _ports() -> Iterator[int]:
+    """Again and again, from where other processes are unlikely to begin."""
+    begin = random.SystemRandom().randrange(_MOST_PORTS)
+    for number in itertools.count(begin):
+        yield _FIRST_PORT + number % _MOST_PORTS
+
+
+_FIRST_PORT: Final = 15_000
+_MOST_PORTS: Final = 15_000
+"""Below the ports of Kubernetes nodes, and below 32,768, where Linux begins to choose by itself."""
+_PORTS: Final = _ports()
 
 
 def envoy_path() -> Path:

@@ -180,6 +180,19 @@ def test_free_ports_are_free_and_different() -> None:
     for port in ports:
         with socket.socket() as one:
             one.bind(("127.0.0.1", port))
+    assert not set(ports) & set(free_ports(20)), "who takes them one by one uses them together"
+
+
+def test_free_ports_are_none_that_the_kernel_gives_to_others() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(free_ports(50)) < lowest
+
+
+def test_free_ports_leave_out_those_that_are_taken() -> None:
+    [first] = free_ports(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first + 1))
+        assert first + 1 not in free_ports(3)
 
 
 def test_envoy_is_found_or_its_absence_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
