@@ -14,7 +14,7 @@ from exchange_desk import spec_of
 from flow_stage import Stage, addresses, slot, waits
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.flow.room import RoomSettings
-from poolpilot_picker.flow.short_lane import LATE, ShortLane
+from poolpilot_picker.flow.short_lane import LATE, PATIENCE_MS, ShortLane
 
 
 def with_short_requests(stage, **fields):
@@ -44,8 +44,9 @@ def lane_with_short_requests(share: float = 0.1, in_flight: int = 0) -> ShortLan
     return lane
 
 
-def left(lane, *, ahead=(0.0, 0.0, 0.0, 0.0), work=LONG_MS, sequences=(4.0, 3.0, 2.0, 1.0), now=1_000.0):
-    found = lane.left(LONG, work, np.asarray(ahead), np.asarray(sequences), BATCH, EVERYWHERE, MOST_MS, now)
+def left(lane, *, ahead=(0.0, 0.0, 0.0, 0.0), work=LONG_MS, sequences=(4.0, 3.0, 2.0, 1.0), now=1_000.0, overdue=False):
+    load = np.asarray(sequences)
+    found = lane.left(LONG, work, np.asarray(ahead), load, BATCH, EVERYWHERE, MOST_MS, now, overdue=overdue)
     return None if found is None else found.nonzero()[0].tolist()
 
 
@@ -71,6 +72,15 @@ def test_those_are_left_where_most_requests_are():
     lane = lane_with_short_requests()
     assert left(lane, sequences=(1.0, 9.0, 2.0, 3.0)) == [1]
     assert left(lane, sequences=(1.0, 9.0, 2.0, 3.0), ahead=(0.0, 900.0, 0.0, 0.0)) == [3]
+
+
+def test_who_is_overdue_leaves_the_least_share_only():
+    lane = lane_with_short_requests(in_flight=400)
+    lane._taken_ms = 1_000.0
+    assert left(lane, overdue=True) == [0]
+    assert left(lane, ahead=(900.0, 900.0, 900.0, 0.0), overdue=True) == [3]
+    lane._taken_ms -= PATIENCE_MS + 1.0
+    assert left(lane, overdue=True) is None, "none went for so long"
 
 
 def test_nothing_is_left_where_few_short_requests_come_or_the_prompt_is_soon_done():

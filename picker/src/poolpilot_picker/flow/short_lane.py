@@ -32,7 +32,7 @@ WARM: Final = 0.5
 """An endpoint where less than this share of the tokens must be computed that must be elsewhere may be had: its cache is
 worth more than the wait of others."""
 PATIENCE_MS: Final = 15_000.0
-"""An overdue long prompt may go anywhere, once in this time."""
+"""An overdue long prompt may go anywhere, if none went for so long. Any that is overdue leaves the least share only."""
 
 
 class ShortLane:
@@ -151,8 +151,10 @@ class ShortLane:
                     clear[slot] = False
                     rest[slot] = max(rest[slot], until - now)
         least = min(math.ceil(self._share * count), count - 1)
-        filled = self._sequences / float(most_sequences[shared].mean())
-        few, most = int(clear.sum()), min(max(least, math.ceil(filled / FILL)), count - 1)
+        few, most = int(clear.sum()), least
+        if not overdue:
+            filled = self._sequences / float(most_sequences[shared].mean())
+            most = min(max(least, math.ceil(filled / FILL)), count - 1)
         if few > most:
             # Where most are: short requests go there for its short steps, and would rather wait than leave.
             rest[:] = np.where(clear, -sequences, np.inf)
