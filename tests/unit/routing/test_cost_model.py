@@ -107,7 +107,7 @@ def written_out(view, slot, p):
     made_up = min(wait, max(0.0, in_full - work))
 
     capacity = float(t.kv_tokens[slot])
-    in_use = float(t.new_kv_tokens[slot]) + max(float(load.other_kv[slot]), generated) + u
+    in_use = float(t.new_kv_tokens[slot]) + (float(load.other_kv[slot]) or generated) + u
     peak = (in_use + n * out + 0.5 * rest * batch) / capacity
     barrier = min(p.kv_barrier_most_ms, max(0.0, p.kv_barrier_ms * (peak - 0.9) / max(0.02, 1.05 - peak)))
     over = max(0.0, batch + n - float(t.max_sequences[slot]))
@@ -258,6 +258,17 @@ def test_the_barrier_is_steep_and_bounded():
     terms = cost_of(table, prompt_tokens=100).terms["kv_peak"]
     assert terms[0] == 0.0
     assert 0 < terms[1] < 1_000 < terms[2] <= terms[3] == CostParameters().kv_barrier_most_ms
+
+
+def test_what_the_engine_tells_of_its_cache_goes_before_what_is_reckoned():
+    table = make_table(3)
+    table.inflight[:], table.expected_tokens[:] = 20.0, 20 * 8_000.0
+    table.started_sum_ms[:] = 20.0 * (NOW - 1_000_000.0)
+    assert table.generated_tokens(NOW).tolist() == [2 * 20 * 8_000.0] * 3
+    table.other_kv_tokens[:] = [0.5 * 300_000, 0.0, 0.99 * 300_000]
+    terms = cost_of(table, prompt_tokens=100).terms
+    assert terms["kv_peak"][0] == terms["admission"][0] == 0.0
+    assert terms["kv_peak"][1:].min() > 0.0 and terms["admission"][1:].min() > 0.0, "not told, and full"
 
 
 def test_without_the_wait_term_a_queue_is_not_seen():

@@ -345,7 +345,7 @@ cdef class Cost:
             to_uncached[s] = uncached
 
             capacity = kv_tokens[s]
-            in_use = new_kv_tokens[s] + larger(held[s], generated) + uncached
+            in_use = new_kv_tokens[s] + (held[s] if held[s] > 0.0 else generated) + uncached
             peak = (in_use + (added_kv + (0.5 * rest) * batch)) / capacity
             over = batch + sequences - max_sequences[s]
             to_kv_peak[s] = to_admission[s] = to_eviction[s] = 0.0

@@ -183,7 +183,7 @@ class Room:
         uncached = request.prompt_tokens - view.cached_tokens
         if settings.max_tokens is not None:
             bounds.append(("tokens", table.uncached_tokens + uncached <= settings.max_tokens * soon))
-        used = table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(view.now))
+        used = table.kv_in_use(table.other_kv_tokens, table.generated_tokens(view.now))
         # Of what is there, some end while others grow: only this request's own growth is still to come.
         peak = used + uncached + request.sequences * view.expected_output
         # Who waits though there is room in the batch waits for the cache, and all that come behind it would: estimates
@@ -247,7 +247,7 @@ class Room:
         settings = self.settings
         load = LoadEstimate(table, now, stale_after_ms)
         used = np.maximum(load.sequences / table.max_sequences, self.ahead.at(table, now) / settings.start_within_ms)
-        kv = (table.new_kv_tokens + np.maximum(table.other_kv_tokens, table.generated_tokens(now))) / table.kv_tokens
+        kv = table.kv_in_use(table.other_kv_tokens, table.generated_tokens(now)) / table.kv_tokens
         used = np.maximum(used, kv / settings.kv_share)
         if settings.max_requests is not None:
             used = np.maximum(used, table.requests / settings.max_requests)

@@ -187,7 +187,7 @@ class CostModel:
         table, load, uncached = view.table, view.load, self._uncached
         batch, output, rest = load.sequences, view.expected_output, view.expected_rest
         sequences = float(view.request.sequences)
-        in_use = table.new_kv_tokens + np.maximum(load.other_kv, generated) + uncached
+        in_use = table.kv_in_use(load.other_kv, generated) + uncached
         peak = (in_use + (sequences * output + (0.5 * rest) * batch)) / table.kv_tokens
         over = batch + sequences - table.max_sequences
         if peak[peak.argmax()] > KV_ROOM:

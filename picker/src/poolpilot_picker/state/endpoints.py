@@ -269,6 +269,15 @@ class EndpointTable:
         elapsed = self.inflight * now - self.started_sum_ms
         return np.minimum(np.maximum(elapsed / step, 0.0), 2.0 * self.expected_tokens)
 
+    def kv_in_use(self, other_tokens: Floats, generated: Floats) -> Floats:
+        """Tokens in the KV caches: `other_tokens`, where the engine told how much it uses, and what was placed since.
+
+        What we reckon was `generated` stands in only where it did not: it is a third too much for long answers, and all
+        endpoints that have those would seem to overflow.
+        """
+        in_use: Floats = self.new_kv_tokens + np.where(other_tokens > 0.0, other_tokens, generated)
+        return in_use
+
     def drop_if_idle(self, endpoint: Endpoint) -> bool:
         """Frees the slot of a draining endpoint whose last booking is gone; True if it was freed."""
         slot = endpoint.slot
