@@ -272,7 +272,7 @@ class EndpointTable:
     def kv_in_use(self, other_tokens: Floats, generated: Floats) -> Floats:
         """Tokens in the KV caches: `other_tokens`, where the engine told how much it uses, and what was placed since.
 
-        What we reckon was `generated` stands in only where it did not: it is a third too much for long answers, and all
+        What we reckon was `generated` stands in only where it did not: it is far too much for long answers, and all
         endpoints that have those would seem to overflow.
         """
         in_use: Floats = self.new_kv_tokens + np.where(other_tokens > 0.0, other_tokens, generated)
