@@ -358,9 +358,10 @@ class Picker:
             await self.transport.drain(self.options.drain_s)
         if self._dispatcher is not None:
             self._dispatcher.close()
+        await self._background.stop()
+        # Behind discovery, which may have asked for it until now.
         if self._later is not None:
             self._later.cancel()
-        await self._background.stop()
         await self._reading.close()
         await self.admin.stop()
 
