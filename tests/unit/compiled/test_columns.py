@@ -86,6 +86,7 @@ def view_of(table, rng, *, adapter="", pickers=1, **asked):
         expected_output=rng.choice((1.0, 300.0, 4_000.0)),
         expected_rest=rng.choice((20.0, 250.0)),
         hit_share=rng.random(),
+        reuse=rng.choice((None, np.array([rng.random() for _ in range(slots)]))),
         indexed_tokens=np.array([rng.choice((0.0, 180_000.0, 500_000.0)) for _ in range(slots)]),
     )
 
@@ -161,7 +162,7 @@ def test_ties_fall_where_the_reference_lets_them_fall():
 def price(table, **changed):
     """A request's costs on a table."""
     none = np.zeros(len(table))
-    arrays = {"cached": none, "indexed": none, "load": None, "adapter": None, "lent": None}
+    arrays = {"cached": none, "indexed": none, "load": None, "adapter": None, "lent": None, "reuse": None}
     return CORE.cost(CostParameters()).price(**{**arguments(len(table)), "columns": table.columns, **arrays, **changed})
 
 
@@ -306,13 +307,13 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
     odd = (math.nan, math.inf, -math.inf, -1.0, 0.0, 3.0, 1e308)
     table = table_of(slots, rng)
     table.block[:] = [[rng.choice(odd) for _ in range(table.block.shape[1])] for _ in range(len(ROWS))]
-    arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(9)]
+    arrays = [np.array([rng.choice(odd) for _ in range(slots)]) for _ in range(10)]
     mask = np.array([rng.random() < 0.5 for _ in range(slots)], dtype=np.bool_)
     columns, formula = table.columns, CORE.cost(CostParameters())
     cost = formula.price(
         columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice(odd), rng.choice((1e4, *odd)), arrays[0],
         arrays[1], rng.choice((None, (arrays[2], arrays[3]))), (mask, *arrays[4:8]) if with_adapter else None,
-        rng.choice((None, arrays[8])),
+        rng.choice((None, arrays[8])), rng.choice((None, arrays[9])),
     )  # fmt: skip
     clock = CORE.clock(GENERIC)
     best = cost.cheapest(mask, rng)
@@ -350,6 +351,7 @@ def arguments(slots=3, **changed):
         "load": (floats, floats),
         "adapter": (np.zeros(slots, dtype=np.bool_), floats, floats, floats, floats),
         "lent": floats,
+        "reuse": floats,
     }
     assert set(changed) <= set(well)
     return {**well, **changed}
@@ -381,6 +383,7 @@ mask3 = np.zeros(3, dtype=np.bool_)
         {"adapter": (floats3, floats3, floats3, floats3, floats3)},
         {"adapter": (np.zeros(6, dtype=np.bool_)[::2], floats3, floats3, floats3, floats3)},
         {"lent": short},
+        {"reuse": short},
         {"lent": floats3.astype(np.float32)},
         {"columns": None},
         {"columns": CORE.columns(new_block(3), 2)},

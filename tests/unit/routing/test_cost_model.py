@@ -49,12 +49,21 @@ def make_table(count, seed=None):
         table.queued[slot] = rng.choice((0.0, 30.0))
         table.cache_trust[slot] = rng.random()
         table.failure_ms[slot] = rng.choice((0.0, 0.0, 1_500.0))
-        table.preempting_until_ms[slot] = NOW + rng.choice((-1.0, -1.0, 900.0))
     return table
 
 
 def make_view(
-    table, *, cached=None, indexed=None, adapters=None, adapter="", output=300.0, rest=250.0, lent=None, **asked
+    table,
+    *,
+    cached=None,
+    indexed=None,
+    adapters=None,
+    adapter="",
+    output=300.0,
+    rest=250.0,
+    lent=None,
+    reuse=None,
+    **asked,
 ):
     if adapters is None:
         adapters = AdapterResidency()
@@ -71,6 +80,7 @@ def make_view(
         expected_output=output,
         expected_rest=rest,
         lent=lent,
+        reuse=reuse,
         hit_share=0.4,
         indexed_tokens=np.zeros(len(table)) if indexed is None else np.array(indexed, dtype=float),
     )
@@ -115,7 +125,11 @@ def written_out(view, slot, p):
         over = max(over, float(t.queued[slot]) + 1.0)
     admission = over * rest * step / max(1.0, decoding) if batch > 0 else 0.0
     fill = (float(view.indexed_tokens[slot]) + generated + u + out) / capacity
-    evicts = min(1.0, max(0.0, (fill - 0.95) / 0.1)) * u * view.hit_share * float(t.token_ms[slot])
+    mean_ms, mean2_ms = ((column * t.mean_weight).sum() for column in (t.token_ms, t.token2_ms))
+    again = float(mean_ms) * u + float(mean2_ms) * (u * u + 2 * u * (prompt - u))
+    again = again * (1.0 + p.others_weight * mean) + p.slow_start_weight * max(0.0, again - p.slow_start_ms)
+    evicts = min(1.0, max(0.0, (fill - 0.95) / 0.1)) * view.hit_share
+    evicts *= 1.0 if view.reuse is None else float(view.reuse[slot])
 
     load_ms = slot_ms = taken = displaced = 0.0
     if view.adapter:
@@ -146,9 +160,8 @@ def written_out(view, slot, p):
         "slow_start": p.slow_start_weight * max(0.0, ttft - target),
         "decode": p.own_decode_weight * out * p.decode_horizon / (p.decode_horizon + out) * step,
         "delay_prefill": p.others_weight * mixed * work,
-        "eviction": p.eviction_weight * evicts * (1.0 + p.others_weight * batch),
+        "eviction": p.eviction_weight * evicts * again,
         "kv_peak": barrier,
-        "preempting": p.preempting_ms if t.preempting_until_ms[slot] > NOW else 0.0,
         "failures": float(t.failure_ms[slot]),
     }, ttft
 
@@ -180,6 +193,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
         adapters=adapters,
         adapter=adapter,
         lent=rng.choice((None, np.array([0.0, 0.3, 1.0, 0.0, 0.7]))),
+        reuse=rng.choice((None, np.array([0.0, 0.9, 1.0, 0.2, 0.5]))),
     )
     parameters = CostParameters()
     model = Pricing(parameters).cost(view)
@@ -212,7 +226,6 @@ def test_an_idle_pool_of_equals_costs_the_same_everywhere():
         ("free_at_ms", NOW + 100.0),
         ("other_kv_tokens", 299_000.0),
         ("failure_ms", 50.0),
-        ("preempting_until_ms", NOW + 1.0),
         ("token_ms", 1.0),
         ("step_ms", 100.0),
         ("interference", 3.0),
@@ -223,6 +236,26 @@ def test_everything_that_is_worse_costs_more(column, value):
     getattr(table, column)[1] = value
     model = cost_of(table)
     assert model.total[1] > model.total[0]
+
+
+def test_a_full_cache_gives_away_what_is_hardly_asked_for_again():
+    table = make_table(3)
+    full = np.array([float(table.kv_tokens[0])] * 3)
+    model = cost_of(table, prompt_tokens=5_000, indexed=full, reuse=np.array([1.0, 0.1, 0.5]))
+    evicted = model.terms["eviction"]
+    assert evicted[1] < evicted[2] < evicted[0] and model.total.argmin() == 1
+    assert evicted[2] == pytest.approx(0.5 * evicted[0])
+    # Nothing told: all of it may be asked for again.
+    assert cost_of(table, prompt_tokens=5_000, indexed=full).terms["eviction"][0] == evicted[0]
+    assert "eviction" not in cost_of(table, prompt_tokens=5_000, indexed=0.5 * full).terms
+
+
+def test_what_a_fast_endpoint_evicts_is_worth_no_less():
+    table = make_table(3)
+    table.token_ms[1] *= 0.5
+    model = cost_of(table, prompt_tokens=5_000, indexed=np.array([float(table.kv_tokens[0])] * 3))
+    assert np.ptp(model.terms["eviction"]) == 0.0
+    assert model.total.argmin() == 1
 
 
 def test_a_hit_is_worth_the_prefill_that_it_saves_as_far_as_it_is_trusted():

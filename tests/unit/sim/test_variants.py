@@ -72,7 +72,7 @@ def test_every_variant_runs_and_decides_otherwise_where_its_term_counts(name):
     names = adapter_names(12)
     # Caches of a size that fills up.
     world = World(fleet=(replace(QWEN, kv_tokens=120_000),) * 3)
-    traffic = shared_prompts(3.6, 250, 1, groups=60)
+    traffic = shared_prompts(3.6, 500, 1, groups=60)
     if "adapter" in name:
         # What an adapter displaces matters while most slots are idle, a slot's price when there are too few.
         rate, number = (0.5, 6) if "eviction" in name else (6.0, 12)

@@ -109,6 +109,37 @@ def test_a_prompt_longer_than_the_cache_keeps_its_head():
     assert index.match(chain(("long", 30 * BLOCK)))[0] == 10 * BLOCK
 
 
+def test_what_is_old_for_its_gaps_is_hardly_asked_for_again():
+    index = make_index(3)
+    assert index.reuse().tolist() == [0.0, 0.0, 0.0]
+    # One conversation that comes back every time, and one that does not.
+    index.insert(chain(("left", 4 * BLOCK)), 1)
+    young = index.reuse()
+    assert young.tolist() == [0.0, 1.0, 0.0]
+    for _ in range(300):
+        index.insert(chain(("kept", 4 * BLOCK)), 0)
+    often = index.reuse()
+    assert often[0] == pytest.approx(1.0) and often[2] == 0.0
+    # Gaps of one insertion; three hundred have passed.
+    assert often[1] == pytest.approx(1.0 / 301.0, rel=0.05)
+    # Where everybody comes back as late as that, what is so old is as likely as not to be asked for.
+    for turn in range(30_000):
+        index.insert(chain((f"guest {turn % 300}", BLOCK)), 2)
+        if turn % 300 == 299:
+            index.set_capacity(2, 1_000 * BLOCK)
+    assert index.reuse()[2] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_gap_is_learned_as_far_as_the_prompt_was_there():
+    whole, beginning = make_index(1), make_index(1)
+    for index, more in ((whole, 0), (beginning, 7)):
+        for turn in range(40):
+            index.insert(chain(("system", BLOCK), *(((turn, more * BLOCK),) if more else ())), 0)
+        index.insert(chain(("other", BLOCK)), 0)
+    # Both have gaps of one; who found an eighth of each prompt there believes in it less.
+    assert whole.reuse()[0] < beginning.reuse()[0] < 1.0
+
+
 def test_a_shared_middle_behind_another_head_is_no_hit():
     index = make_index(1)
     index.insert(chain(("head", 2 * BLOCK), ("middle", 4 * BLOCK)), 0)

@@ -170,9 +170,9 @@ def test_a_kv_reading_from_long_ago_does_not_exclude():
 def test_a_preempting_engine_is_steered_around_but_never_excluded():
     pool = make_pool(3)
     feed_all(pool, START, preemptions=5.0)
-    feed(pool, pool.table.at(0), START + 200, preemptions=6.0)
+    feed(pool, pool.table.at(0), START + 200, preemptions=6.0, kv_usage=0.99)
     for slot in (1, 2):
-        feed(pool, pool.table.at(slot), START + 200, preemptions=5.0)
+        feed(pool, pool.table.at(slot), START + 200, preemptions=5.0, kv_usage=0.3)
     light = [pool.place(request(300, prefix=[(n, 256)]), START + 210) for n in range(10)]
     assert shares(light)["10.0.0.1:8000"] == 0
     rush = [pool.place(request(2_000, prefix=[("r", n), (n, 1_920)]), START + 220) for n in range(120)]

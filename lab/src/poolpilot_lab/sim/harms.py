@@ -109,7 +109,7 @@ HARMS: Final[dict[str, Harm]] = {
         _harm(
             "preemption-storm",
             "KV caches of 45,000 tokens and long answers",
-            "barrier on the predicted KV peak; penalty of engines seen preempting",
+            "barrier on the predicted KV peak",
             fleet=(replace(_H100, kv_tokens=45_000),) * ENDPOINTS,
             traffic=partial(troubled, longer=3.0),
             rate=24.0,

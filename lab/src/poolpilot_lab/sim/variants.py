@@ -86,7 +86,6 @@ ABLATION: Final[dict[str, Variant]] = {
     f"{POOLPILOT}-slow-start": _without(slow_start_weight=0.0),
     f"{POOLPILOT}-eviction": _without(eviction_weight=0.0),
     f"{POOLPILOT}-kv-barrier": _without(kv_barrier_ms=0.0),
-    f"{POOLPILOT}-preempting": _without(preempting_ms=0.0),
     f"{POOLPILOT}-adapter-load": _without(adapter_load_ms=0.0),
     f"{POOLPILOT}-adapter-eviction": _without(adapter_eviction_weight=0.0),
     f"{POOLPILOT}-adapter-slot": _without(adapter_slot_weight=0.0),

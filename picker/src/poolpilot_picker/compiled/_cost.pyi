@@ -32,4 +32,5 @@ class Cost:
         load: tuple[Floats, Floats] | None,
         adapter: tuple[Mask, Floats, Floats, Floats, Floats] | None,
         lent: Floats | None,
+        reuse: Floats | None,
     ) -> Priced: ...

@@ -17,18 +17,18 @@ import numpy as np
 from poolpilot_picker.compiled._columns cimport *
 
 cdef enum:
-    WAIT, PREFILL, DECODE, DELAY_PREFILL, KV_PEAK, ADMISSION, EVICTION, ADAPTER, ADAPTER_SLOT, SLOW_START, PREEMPTING
+    WAIT, PREFILL, DECODE, DELAY_PREFILL, KV_PEAK, ADMISSION, EVICTION, ADAPTER, ADAPTER_SLOT, SLOW_START
     FAILURES
     TERM_COUNT
     TOTAL = TERM_COUNT
     FIRST_WAIT, ADAPTER_MS, SLOT_MS, STEP, UNCACHED
     OTHERS, HELD
     OUT_COUNT
-    MOST_ARRAYS = 10
+    MOST_ARRAYS = 11
 
 TERMS = (
     "wait", "prefill", "decode", "delay_prefill", "kv_peak", "admission", "eviction", "adapter", "adapter_slot",
-    "slow_start", "preempting", "failures",
+    "slow_start", "failures",
 )
 """Names of the first rows of `Priced`; the row after them is their sum."""
 
@@ -135,7 +135,7 @@ cdef class Cost:
 
     cdef double own_decode_weight, decode_horizon, others_weight, fleet_share, slow_start_weight, slow_start_ms
     cdef double eviction_weight, adapter_load_ms, adapter_eviction_weight, kv_barrier_ms, kv_barrier_most_ms
-    cdef double preempting_ms, wait_weight, hit_wait_weight, adapter_slot_weight
+    cdef double wait_weight, hit_wait_weight, adapter_slot_weight
     cdef bint use_wait, use_cache
     cdef object forecast
 
@@ -155,7 +155,6 @@ cdef class Cost:
         self.adapter_eviction_weight = parameters.adapter_eviction_weight
         self.kv_barrier_ms = parameters.kv_barrier_ms
         self.kv_barrier_most_ms = parameters.kv_barrier_most_ms
-        self.preempting_ms = parameters.preempting_ms
         self.wait_weight = parameters.wait_weight
         self.hit_wait_weight = smaller(parameters.hit_wait_weight, parameters.wait_weight)
         self.adapter_slot_weight = parameters.adapter_slot_weight
@@ -179,6 +178,7 @@ cdef class Cost:
         load,
         adapter,
         lent,
+        reuse,
     ):
         """The terms, their sum and what is predicted, for every slot: a `Priced`.
 
@@ -196,6 +196,7 @@ cdef class Cost:
         cdef const double* until_slot = NULL
         cdef const double* taken_slot = NULL
         cdef const double* of_lent = NULL
+        cdef const double* of_reuse = NULL
         cdef const double* loaded = NULL
         cdef const double* limits = NULL
         cdef const uint8_t* resident = NULL
@@ -213,6 +214,8 @@ cdef class Cost:
                 limits, resident = floats(&arrays, all_slots, slots), flags(&arrays, mask, slots)
             if lent is not None:
                 of_lent = floats(&arrays, lent, slots)
+            if reuse is not None:
+                of_reuse = floats(&arrays, reuse, slots)
             if not slots:
                 return priced
             if foreign == NULL and not columns._all_heard(now - 0.5 * stale_after_ms):
@@ -220,7 +223,7 @@ cdef class Cost:
                 foreign, other_kv = priced._row(OTHERS), priced._row(HELD)
             priced._matter = self._fill(
                 columns, now, prompt, sequences, output, rest, late_ms, hit_share, pickers, of_cached, of_indexed,
-                foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, of_lent, priced,
+                foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, of_lent, of_reuse, priced,
             )
             return priced
         finally:
@@ -247,6 +250,7 @@ cdef class Cost:
         const double* loaded,
         const double* limits,
         const double* lent,
+        const double* reuse,
         Priced out,
     ) except -1:
         cdef Py_ssize_t slots = columns._slots, s
@@ -267,7 +271,6 @@ cdef class Cost:
         cdef const double* kv_tokens = &columns._block[KV_TOKENS, 0]
         cdef const double* new_kv_tokens = &columns._block[NEW_KV_TOKENS, 0]
         cdef const double* queued = &columns._block[QUEUED, 0]
-        cdef const double* preempting_until_ms = &columns._block[PREEMPTING_UNTIL_MS, 0]
         cdef const double* failure_ms = &columns._block[FAILURE_MS, 0]
         cdef const double* started_sum_ms = &columns._block[STARTED_SUM_MS, 0]
         cdef const double* expected_tokens = &columns._block[EXPECTED_TOKENS, 0]
@@ -282,7 +285,6 @@ cdef class Cost:
         cdef double* to_eviction = out._row(EVICTION)
         cdef double* to_adapter = out._row(ADAPTER)
         cdef double* to_slow_start = out._row(SLOW_START)
-        cdef double* to_preempting = out._row(PREEMPTING)
         cdef double* to_failures = out._row(FAILURES)
         cdef double* to_first_wait = out._row(FIRST_WAIT)
         cdef double* to_adapter_ms = out._row(ADAPTER_MS)
@@ -296,6 +298,7 @@ cdef class Cost:
         cdef double theirs = 0.5 if like_ours > 0.0 else 1.0
         cdef double midway = prompt + 0.5 * output
         cdef double mean, soon, fleet = 0.0, taken = self.adapter_slot_weight * output
+        cdef double token_mean = 0.0, token2_mean = 0.0, again
         cdef double counted = output * (self.decode_horizon / (self.decode_horizon + output))
         cdef double own_decode = self.own_decode_weight * counted
         cdef double added_kv = sequences * output, evicted = self.eviction_weight * hit_share
@@ -306,6 +309,8 @@ cdef class Cost:
         for s in range(slots):
             strangers = theirs * others[s] + like_ours * inflight[s]
             fleet += (inflight[s] + strangers) * mean_weight[s]
+            token_mean += token_ms[s] * mean_weight[s]
+            token2_mean += token2_ms[s] * mean_weight[s]
             if mean_weight[s] > 0.0:
                 most = larger(most, prompt - (cached[s] * cache_trust[s] if self.use_cache else 0.0))
         mean = fleet
@@ -365,10 +370,14 @@ cdef class Cost:
             fill = (indexed[s] + generated + uncached + output) / capacity
             if fill > CACHE_ROOM:
                 matter |= 1 << EVICTION
+                again = uncached * (token_mean + token2_mean * (2.0 * prompt - uncached))
                 to_eviction[s] = (
                     smaller(10.0 * (fill - CACHE_ROOM), 1.0)
-                    * (token_ms[s] * (evicted * uncached))
-                    * (1.0 + self.others_weight * batch)
+                    * (evicted if reuse == NULL else evicted * reuse[s])
+                    * (
+                        again * (1.0 + self.others_weight * mean)
+                        + self.slow_start_weight * larger(again - self.slow_start_ms, 0.0)
+                    )
                 )
 
             adapter_ms = 0.0
@@ -383,13 +392,10 @@ cdef class Cost:
                 slot_ms = until_slot[s] * rest * step
                 to_adapter_slot[s] = slot_ms + taken * taken_slot[s] * step
             late = wait + prefill + adapter_ms + slot_ms - late_ms
-            to_slow_start[s] = to_preempting[s] = 0.0
+            to_slow_start[s] = 0.0
             if late > 0.0:
                 matter |= 1 << SLOW_START
                 to_slow_start[s] = self.slow_start_weight * late
-            if preempting_until_ms[s] > now:
-                matter |= 1 << PREEMPTING
-                to_preempting[s] = self.preempting_ms
             to_failures[s] = failure_ms[s]
             if to_failures[s] > 0.0:
                 matter |= 1 << FAILURES
@@ -399,7 +405,7 @@ cdef class Cost:
             to_total[s] = (
                 to_wait[s] + to_prefill[s] + to_decode[s] + to_delay_prefill[s]
                 + to_kv_peak[s] + to_admission[s] + to_eviction[s]
-                + to_adapter[s] + to_adapter_slot[s] + to_slow_start[s] + to_preempting[s] + to_failures[s]
+                + to_adapter[s] + to_adapter_slot[s] + to_slow_start[s] + to_failures[s]
             )
         return matter
 

@@ -14,6 +14,8 @@ cdef class PrefixIndex(Runs):
     cdef double _assumed
     cdef object _tokens
     cdef double[::1] _live_tokens
+    cdef uint32_t _insertions
+    cdef double _gap            # insertions between two uses of a prefix
 
     cdef _set_tokens(self, array)
     cdef uint32_t _checked(self, slot) except? 0xFFFFFFFF

@@ -5,13 +5,13 @@ A chain is a path through runs (`_runs.pyx`): a block that does not follow its p
 its own, and so does a block of another size. When a slot touches only the beginning of what it holds of a run, the run
 is split there.
 
-Memory: 8 bytes a block, once however many slots hold it, and about 60 bytes a run.
+Memory: 8 bytes a block, once however many slots hold it, and about 70 bytes a run.
 """
 
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_Check
 from cpython.long cimport PyLong_AsDouble, PyLong_Check
 from cpython.sequence cimport PySequence_Fast, PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
-from libc.math cimport floor
+from libc.math cimport INFINITY, floor
 from libc.stdint cimport INT32_MAX, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -36,12 +36,21 @@ cdef enum:
     MOST_SLOTS = 1 << 20
     MOST_TOKENS = 1 << 25
 
+cdef extern from *:
+    """
+    #define FIRST_GAP 50.0
+    #define GAP_SMOOTHING 0.03
+    """
+    const double FIRST_GAP
+    const double GAP_SMOOTHING
+
 
 cdef class PrefixIndex(Runs):
     """Approximate index of resident prefix blocks. Capacities and matches in tokens."""
 
     def __cinit__(self, double assumed_tokens=300_000.0):
         self._assumed = assumed_tokens
+        self._gap = FIRST_GAP
         self._set_tokens(np.zeros(0))
 
     def __dealloc__(self):
@@ -61,6 +70,19 @@ cdef class PrefixIndex(Runs):
     def tokens(self):
         """Indexed tokens per slot, live."""
         return self._tokens
+
+    def reuse(self):
+        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,)."""
+        cdef uint32_t slot, oldest
+        likely = np.zeros(self._slot_count)
+        cdef double[::1] chance = likely
+        for slot in range(self._slot_count):
+            oldest = self._slots[slot].oldest
+            if oldest != NONE:
+                # Insertions are counted modulo 2³².
+                oldest = self._insertions - self._holder(oldest, slot).used
+                chance[slot] = self._gap / (self._gap + oldest)
+        return likely
 
     def capacity(self, slot):
         """Tokens a slot may hold."""
@@ -122,8 +144,10 @@ cdef class PrefixIndex(Runs):
         """The same for the chain at hand; the slot keeps prefixes."""
         cdef uint32_t run, before = NONE
         cdef uint32_t step, held
-        cdef Py_ssize_t stop, at = 0
+        cdef uint32_t unused = 0
+        cdef Py_ssize_t stop, at = 0, known = 0
         cdef Holder* holder
+        self._insertions += 1
         while at < length:
             run = self._find(self._hashes[at])
             if run == NONE:
@@ -131,13 +155,19 @@ cdef class PrefixIndex(Runs):
             step = self._common(run, at, length)
             holder = self._holder(run, here)
             held = holder.held if holder != NULL else 0
+            if held:
+                unused = self._insertions - holder.used
+                known = at + (held if held < step else step)
             if held > step:
                 self._split(run, step)
             elif held < step:
                 self._hold(run, here, step)
             self._touch(run, here, before)
+            self._holder(run, here).used = self._insertions
             before = run
             at += step
+        if known and 0.0 < self._ends[known - 1] <= self._ends[length - 1] < INFINITY:
+            self._gap += GAP_SMOOTHING * (self._ends[known - 1] / self._ends[length - 1]) * (unused - self._gap)
         while at < length:
             stop = self._same_size(at, length)
             # A run that this slot holds alone ends where the slot's part of it does.
@@ -271,7 +301,7 @@ cdef class PrefixIndex(Runs):
         cdef uint32_t run = self._new_run(length, self._units(at), 1)
         memcpy(self._runs[run].hashes, self._hashes + at, length * sizeof(uint64_t))
         self._put_in(run)
-        self._runs[run].holders.one = Holder(slot, 0, NONE, NONE)
+        self._runs[run].holders.one = Holder(slot, 0, NONE, NONE, self._insertions)
         self._link(run, slot, before)
         self._count(run, &self._runs[run].holders.one, length)
         return run

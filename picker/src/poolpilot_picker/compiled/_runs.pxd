@@ -20,6 +20,7 @@ cdef struct Holder:
     uint32_t held       # blocks, 1..length of the run
     uint32_t newer      # runs, in the slot's LRU order
     uint32_t older
+    uint32_t used       # number of the insertion that used it last
 
 
 cdef union Holders:

@@ -155,7 +155,9 @@ cdef class Runs:
         for index in range(self._runs[run].count):
             if holders[index].held <= at:
                 continue
-            theirs[place] = Holder(holders[index].slot, holders[index].held - at, run, holders[index].older)
+            theirs[place] = Holder(
+                holders[index].slot, holders[index].held - at, run, holders[index].older, holders[index].used
+            )
             if holders[index].older == NONE:
                 self._slots[holders[index].slot].oldest = rest
             else:
@@ -226,7 +228,7 @@ cdef class Runs:
             self._runs[run].holders.many = holders
         memmove(holders + place + 1, holders + place, (count - place) * sizeof(Holder))
         self._runs[run].count = count + 1
-        holders[place] = Holder(slot, 0, NONE, NONE)
+        holders[place] = Holder(slot, 0, NONE, NONE, 0)
         # Not linked yet: it is its own neighbour, which `_touch` knows.
         holders[place].newer = holders[place].older = run
         self._count(run, &holders[place], held)

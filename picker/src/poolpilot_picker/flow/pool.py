@@ -254,6 +254,7 @@ class Pool:
             expected_output=expected_output,
             expected_rest=lengths.remaining(),
             hit_share=self._hit_share,
+            reuse=prefixes.reuse(),
             lent=self._warm_up.shares(now) if self._warm_up.new else None,
         )
 

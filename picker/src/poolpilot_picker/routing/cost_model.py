@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.columns import Floats, Mask
-    from poolpilot_picker.state.endpoints import EndpointTable
 
 LEAST_CHUNK: Final = 256.0
 """Prompt tokens that fit into a step however many sequences decode in it."""
@@ -57,8 +56,9 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Of the part of TTFT above slow_start_ms. 1–6."""
     slow_start_ms: float = 300.0
     """A quarter of the request's own TTFT objective where it has one. 250–1,000."""
-    eviction_weight: float = 0.75
-    """Of the value of the cached tokens that the placement evicts. 0.5–1."""
+    eviction_weight: float = 3.0
+    """Of what it costs to compute the cached tokens again that the placement evicts, as far as they are likely asked
+    for. 2–4."""
     adapter_load_ms: float = 500.0
     """Of a cold adapter, which stalls the whole batch."""
     adapter_slot_weight: float = 3.0
@@ -69,8 +69,6 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Scale of the barrier on the predicted peak of KV use."""
     kv_barrier_most_ms: float = 30_000.0
     """Where the barrier ends: it steers, and where all are full the other terms still count."""
-    preempting_ms: float = 1_000.0
-    """Cost of an endpoint that was seen preempting in the last seconds."""
     # Switches for ablations: each removes one term.
     use_wait: bool = True
     use_cache: bool = True
@@ -170,18 +168,20 @@ class CostModel:
             "decode": (parameters.own_decode_weight * counted) * step,
             "delay_prefill": delayed * work,
         }
-        self._add_capacity(view, parameters, generated, decoding)
+        self._add_capacity(view, parameters, generated, decoding, mean)
         if view.adapter:
             self._add_adapter(view, parameters)
         self._add_slow_start(request, parameters)
-        self._add_penalties(table, parameters, now)
+        failures = table.failure_ms
+        if failures[failures.argmax()] > 0.0:
+            self.terms["failures"] = failures
         first, second, *others = self.terms.values()
         self.total: Floats = first + second
         for term in others:
             self.total += term
 
     def _add_capacity(
-        self, view: DecisionView, parameters: CostParameters, generated: Floats, decoding: Floats
+        self, view: DecisionView, parameters: CostParameters, generated: Floats, decoding: Floats, mean: float
     ) -> None:
         """What full batches and KV caches cost: waiting for departures, preemption at the peak, evicted prefixes."""
         table, load, uncached = view.table, view.load, self._uncached
@@ -203,8 +203,15 @@ class CostModel:
         fill = (view.indexed_tokens + generated + uncached + output) / table.kv_tokens
         if fill[fill.argmax()] > CACHE_ROOM:
             share = np.minimum(np.maximum(10.0 * (fill - CACHE_ROOM), 0.0), 1.0)
-            value = table.token_ms * ((parameters.eviction_weight * view.hit_share) * uncached)
-            self.terms["eviction"] = share * value * (1.0 + parameters.others_weight * batch)
+            # What goes will be asked for wherever it is cheapest then: recomputed at the fleet's mean speed, beside its
+            # mean batch. With their own, fast endpoints would take more than their caches hold.
+            token_ms, token2_ms = (each.dot(table.mean_weight) for each in (table.token_ms, table.token2_ms))
+            again = uncached * (token_ms + token2_ms * (2.0 * view.request.prompt_tokens - uncached))
+            late = np.maximum(again - parameters.slow_start_ms, 0.0)
+            value = again * (1.0 + parameters.others_weight * mean) + parameters.slow_start_weight * late
+            if view.reuse is not None:
+                share = share * view.reuse
+            self.terms["eviction"] = (parameters.eviction_weight * view.hit_share) * share * value
 
     def _add_adapter(self, view: DecisionView, parameters: CostParameters) -> None:
         """The load of a cold adapter stalls the batch; where the batch needs all GPU slots it waits for one, and others
@@ -229,13 +236,6 @@ class CostModel:
         late -= parameters.slow_start_ms if request.slo_ttft_ms is None else 0.25 * request.slo_ttft_ms
         if late[late.argmax()] > 0.0:
             self.terms["slow_start"] = parameters.slow_start_weight * np.maximum(late, 0.0)
-
-    def _add_penalties(self, table: EndpointTable, parameters: CostParameters, now: float) -> None:
-        until, failures = table.preempting_until_ms, table.failure_ms
-        if until[until.argmax()] > now:
-            self.terms["preempting"] = np.where(until > now, parameters.preempting_ms, 0.0)
-        if failures[failures.argmax()] > 0.0:
-            self.terms["failures"] = failures
 
     def cheapest(self, mask: Mask, rng: random.Random) -> int:
         """The slot of the smallest cost among at least one candidate; ties at random."""

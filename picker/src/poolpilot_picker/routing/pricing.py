@@ -50,4 +50,5 @@ class Pricing:
             load,
             adapter,
             view.lent,
+            view.reuse,
         )

@@ -43,7 +43,9 @@ class DecisionView(msgspec.Struct, kw_only=True, eq=False):
     expected_rest: float = 300.0
     """Tokens still to come of an average sequence in flight."""
     hit_share: float = 0.0
-    """Share of prompt tokens that lately were found in the cache: what an evicted token is worth."""
+    """Share of prompt tokens that lately were found in the cache."""
+    reuse: Floats | None = None
+    """How likely what each endpoint would evict next is asked for again, per slot; None: 1 everywhere."""
     lent: Floats | None = None
     """Share of the mean load that an endpoint is taken to have at least, per slot; None: 0 everywhere."""
     cost: Cost | None = None

@@ -31,6 +31,10 @@ LEAST_TOKENS: Final = 1.0
 MOST_TOKENS: Final = float(1 << 25)
 UNITS: Final = 64
 """Of a token: sizes of blocks are whole numbers of them, so that their sums are exact."""
+FIRST_GAP: Final = 50.0
+"""Insertions between two uses of a prefix, before any was seen."""
+GAP_SMOOTHING: Final = 0.03
+"""Weight of the newest use, where the whole prompt was there."""
 
 
 class PrefixIndex(Protocol):
@@ -59,6 +63,15 @@ class PrefixIndex(Protocol):
 
     def tokens(self) -> Floats:
         """Indexed tokens per slot, live until the next `resize`."""
+        ...
+
+    def reuse(self) -> Floats:
+        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,).
+
+        gap ÷ (gap + age), with the gap between two uses of a prefix, learned, and the age of the slot's oldest block,
+        both in insertions: what has not been used for many gaps will hardly be. That is so where gaps are spread
+        widely (Pareto); where they are alike it is too much for what is young.
+        """
         ...
 
     def capacity(self, slot: int) -> float:
@@ -110,7 +123,10 @@ class ReferencePrefixIndex:
         self._assumed = assumed_tokens
         self._holders: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
-        self._lru: list[OrderedDict[int, None]] = []
+        self._lru: list[OrderedDict[int, int]] = []
+        """Block → insertion that used it last."""
+        self._insertions = 0
+        self._gap = FIRST_GAP
         self._units: list[int] = []
         self._capacity: list[float] = []
         self._tokens: Floats = np.zeros(0)
@@ -142,6 +158,11 @@ class ReferencePrefixIndex:
     def tokens(self) -> Floats:
         """Indexed tokens per slot, live until the next `resize`."""
         return self._tokens
+
+    def reuse(self) -> Floats:
+        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,)."""
+        oldest = [next(iter(lru.values()), -math.inf) for lru in self._lru]
+        return self._gap / (self._gap + self._insertions - np.array(oldest))
 
     def capacity(self, slot: int) -> float:
         """Tokens a slot may hold."""
@@ -185,6 +206,10 @@ class ReferencePrefixIndex:
         lru, holders, sizes, bit = self._lru[slot], self._holders, self._sizes, 1 << slot
         hashes, ends = chain.hashes, chain.ends
         held = bisect_left(range(len(hashes)), 1, key=lambda position: hashes[position] not in lru)
+        self._insertions += 1
+        if held and 0.0 < ends[held - 1] <= ends[-1] < math.inf:
+            gap, share = self._insertions - lru[hashes[held - 1]], ends[held - 1] / ends[-1]
+            self._gap += GAP_SMOOTHING * share * (gap - self._gap)
         # Tail first: what is behind the part that is held, then that part.
         added = 0
         for position in range(len(hashes) - 1, held - 1, -1):
@@ -192,11 +217,12 @@ class ReferencePrefixIndex:
             others = holders.get(block, 0)
             if not others:
                 sizes[block] = _units(ends[position] - ends[position - 1] if position else ends[0])
-            lru[block] = None
+            lru[block] = self._insertions
             added += sizes[block]
             holders[block] = others | bit
         touch = lru.move_to_end
         for block in reversed(hashes[:held]):
+            lru[block] = self._insertions
             touch(block)
         if added:
             self._units[slot] += added

@@ -123,8 +123,8 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "ablation": Table(
         title="Ablation: poolpilot with a term less",
-        # The last two are where the terms of adapters, full caches and preemption count at all.
-        scenarios=("S1", "S6", "poisson-mix", "S8", "harm-preemption-storm"),
+        # The last three are where the terms of full caches, adapters and preemption count at all.
+        scenarios=("S1", "S6", "poisson-mix", "S2", "S8", "harm-preemption-storm"),
         loads=MIDDLE,
         policies=tuple(ABLATION),
         varied=True,
