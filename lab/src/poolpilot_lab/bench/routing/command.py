@@ -14,7 +14,7 @@ from poolpilot_lab.bench.routing.execute import Group, RateTask, Remaining, find
 from poolpilot_lab.bench.routing.options import PEERS, Options, parse
 from poolpilot_lab.bench.routing.plots import draw
 from poolpilot_lab.bench.routing.report import report
-from poolpilot_lab.bench.routing.sets import CALM, SETS, TABLES
+from poolpilot_lab.bench.routing.sets import SETS, TABLES
 from poolpilot_lab.bench.routing.statistics import geometric_mean
 from poolpilot_lab.bench.routing.tables import Run, Runs
 from poolpilot_lab.sim.baselines import BASELINES
@@ -92,7 +92,7 @@ def _groups(options: Options, table: str, rates: dict[tuple[str, str, int], floa
         drawn = _seeds(options, table, scenario)
         found = [highest(scenario, seed) for seed in drawn]
         for load, nominal in _loads(options, table, scenario, geometric_mean(found)):
-            for seed in drawn[: options.calm_seeds] if load <= CALM else drawn:
+            for seed in drawn:
                 rate = nominal or load * highest(scenario, seed)
                 groups.append(
                     Group(

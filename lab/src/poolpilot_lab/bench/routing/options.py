@@ -46,8 +46,6 @@ class Options:
     loads: tuple[float, ...] | None
     """Asked for; None: the set's."""
     seeds: int
-    calm_seeds: int
-    """At low loads, where none were asked for."""
     tables: tuple[str, ...]
     requests: int | None
     out: Path
@@ -98,7 +96,6 @@ def parse(argv: Sequence[str]) -> Options:
         policies=_policies(given.policy),
         loads=loads,
         seeds=size.seeds if seeds is None else seeds,
-        calm_seeds=size.calm_seeds if seeds is None else seeds,
         tables=_names("--tables", given.tables, tuple(TABLES)) if given.tables is not None else usual,
         requests=(
             whole("--requests", given.requests, LEAST_REQUESTS, MOST_REQUESTS) if given.requests is not None else None

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from poolpilot_lab.engine.model import Variation
 
 MIDDLE: Final = (0.7,)
-CALM: Final = 0.5
 INFORMED: Final = (POOLPILOT, "lmetric", "dynamo", "lpwl", "predicted-latency", "smg-cache-aware", "least-request")
 """Poolpilot, and of the baselines those that are the best somewhere where endpoints differ."""
 
@@ -146,13 +145,11 @@ class Size:
     loads: tuple[float, ...]
     seeds: int
     """Hidden draws."""
-    calm_seeds: int
-    """At loads up to CALM, where policies differ least."""
     tables: tuple[str, ...]
     """Where no scenarios were asked for; else those without scenarios of their own."""
 
 
 SETS: Final = {
-    "quick": Size((0.7,), 1, 1, ("results", "uniform")),
-    "full": Size((0.5, 0.7, 0.9), 20, 10, tuple(TABLES)),
+    "quick": Size((0.7,), 1, ("results", "uniform")),
+    "full": Size((0.5, 0.7, 0.9), 20, tuple(TABLES)),
 }
