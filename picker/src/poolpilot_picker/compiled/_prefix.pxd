@@ -14,10 +14,12 @@ cdef class PrefixIndex(Runs):
     cdef double _assumed
     cdef object _tokens
     cdef double[::1] _live_tokens
+    cdef object _reuse
+    cdef double[::1] _live_reuse
     cdef uint32_t _insertions
     cdef double _gap            # insertions between two uses of a prefix
 
-    cdef _set_tokens(self, array)
+    cdef _set_arrays(self, tokens)
     cdef uint32_t _checked(self, slot) except? 0xFFFFFFFF
     cdef Py_ssize_t _read(self, chain_hashes, ends) except -1
     cdef int _read_ends(self, ends, Py_ssize_t length) except -1

@@ -51,15 +51,15 @@ cdef class PrefixIndex(Runs):
     def __cinit__(self, double assumed_tokens=300_000.0):
         self._assumed = assumed_tokens
         self._gap = FIRST_GAP
-        self._set_tokens(np.zeros(0))
+        self._set_arrays(np.zeros(0))
 
     def __dealloc__(self):
         free(self._hashes)
         free(self._ends)
 
-    cdef _set_tokens(self, array):
-        self._tokens = array
-        self._live_tokens = array
+    cdef _set_arrays(self, tokens):
+        self._tokens = self._live_tokens = tokens
+        self._reuse = self._live_reuse = np.zeros(len(tokens))
 
     # ── what it knows ────────────────────────────────────────────────────────
 
@@ -72,17 +72,17 @@ cdef class PrefixIndex(Runs):
         return self._tokens
 
     def reuse(self):
-        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,)."""
+        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,), until the next call."""
         cdef uint32_t slot, oldest
-        likely = np.zeros(self._slot_count)
-        cdef double[::1] chance = likely
         for slot in range(self._slot_count):
             oldest = self._slots[slot].oldest
-            if oldest != NONE:
+            if oldest == NONE:
+                self._live_reuse[slot] = 0.0
+            else:
                 # Insertions are counted modulo 2³².
                 oldest = self._insertions - self._holder(oldest, slot).used
-                chance[slot] = self._gap / (self._gap + oldest)
-        return likely
+                self._live_reuse[slot] = self._gap / (self._gap + oldest)
+        return self._reuse
 
     def capacity(self, slot):
         """Tokens a slot may hold."""
@@ -204,7 +204,7 @@ cdef class PrefixIndex(Runs):
         kept = min(slots, <Py_ssize_t> self._slot_count)
         array[:kept] = self._tokens[:kept]
         self._resize_slots(<uint32_t> slots, self._assumed)
-        self._set_tokens(array)
+        self._set_arrays(array)
 
     # ── chains ───────────────────────────────────────────────────────────────
 

@@ -66,7 +66,7 @@ class PrefixIndex(Protocol):
         ...
 
     def reuse(self) -> Floats:
-        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,).
+        """How likely what each slot would drop next is asked for again, 0 to 1, shape (slots,), until the next call.
 
         gap ÷ (gap + age), with the gap between two uses of a prefix, learned, and the age of the slot's oldest block,
         both in insertions: what has not been used for many gaps will hardly be. That is so where gaps are spread
