@@ -231,14 +231,14 @@ def test_the_time_left_is_told_by_work_and_stored_groups_tell_nothing_of_it():
     assert [duration(seconds) for seconds in (math.nan, 89.4, 5_400.0)] == ["? min", "89 s", "90 min"]
 
 
-def test_low_loads_have_fewer_draws_unless_a_number_was_asked_for(tmp_path):
+def test_every_load_has_twenty_draws_unless_a_number_was_asked_for(tmp_path):
     def draws(*more):
         options = parse(["--set", "full", "--tables", "results", "--out", str(tmp_path), *more])
         rates = {(one.name, "results", seed): 1.0 for one in options.of("results") for seed in range(1, 21)}
         groups = command._groups(options, "results", rates)
         return {load: sum(one.scenario.name == "S1" and one.load == load for one in groups) for load in (0.5, 0.9)}
 
-    assert draws() == {0.5: 10, 0.9: 20}
+    assert draws() == {0.5: 20, 0.9: 20}
     assert draws("--seeds", "12") == {0.5: 12, 0.9: 12}
 
 
