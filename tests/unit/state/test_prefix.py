@@ -123,10 +123,9 @@ def test_what_is_old_for_its_gaps_is_hardly_asked_for_again():
     # Gaps of one insertion; three hundred have passed.
     assert often[1] == pytest.approx(1.0 / 301.0, rel=0.05)
     # Where everybody comes back as late as that, what is so old is as likely as not to be asked for.
+    index.set_capacity(2, 300 * BLOCK)
     for turn in range(30_000):
         index.insert(chain((f"guest {turn % 300}", BLOCK)), 2)
-        if turn % 300 == 299:
-            index.set_capacity(2, 1_000 * BLOCK)
     assert index.reuse()[2] == pytest.approx(0.5, abs=0.01)
 
 

@@ -167,7 +167,7 @@ def test_a_kv_reading_from_long_ago_does_not_exclude():
     assert 100 <= shares(placed)["10.0.0.1:8000"] <= 400
 
 
-def test_a_preempting_engine_is_steered_around_but_never_excluded():
+def test_an_engine_so_full_that_it_preempts_is_steered_around_but_never_excluded():
     pool = make_pool(3)
     feed_all(pool, START, preemptions=5.0)
     feed(pool, pool.table.at(0), START + 200, preemptions=6.0, kv_usage=0.99)
@@ -177,7 +177,7 @@ def test_a_preempting_engine_is_steered_around_but_never_excluded():
     assert shares(light)["10.0.0.1:8000"] == 0
     rush = [pool.place(request(2_000, prefix=[("r", n), (n, 1_920)]), START + 220) for n in range(120)]
     assert shares(rush)["10.0.0.1:8000"] > 10
-    # Alone, it is taken; and after a while without preemptions it is like the others.
+    # Alone, it is taken; and after a while without preemptions it is no longer shown as preempting.
     assert chosen(pool.place(request(subset=("10.0.0.1",)), START + 230)) == "10.0.0.1:8000"
     assert not (pool.table.preempting_until_ms > START + 6_000).any()
 

@@ -122,7 +122,7 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "ablation": Table(
         title="Ablation: poolpilot with a term less",
-        # The last three are where the terms of full caches, adapters and preemption count at all.
+        # The last three are where the terms of full caches, adapters and full KV memory count at all.
         scenarios=("S1", "S6", "poisson-mix", "S2", "S8", "harm-preemption-storm"),
         loads=MIDDLE,
         policies=tuple(ABLATION),
