@@ -83,11 +83,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.ever = []
         self.steps = 0
 
-    @initialize(
-        initial=specs.filter(len), listed=st.booleans(), seed=st.integers(0, 9), pickers=st.sampled_from((1, 1, 3))
-    )
-    def begin(self, initial, listed, seed, pickers):
-        self.pool = make_pool([], seed=seed, settings=PoolSettings(receipt_share=0.5, pickers=pickers))
+    @initialize(initial=specs.filter(len), listed=st.booleans(), seed=st.integers(0, 9))
+    def begin(self, initial, listed, seed):
+        self.pool = make_pool([], seed=seed, settings=PoolSettings(receipt_share=0.5))
         self.table = self.pool.table
         self._apply(initial)
         for endpoint in self.table:
@@ -358,7 +356,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not self.wanted:
             return
         view = self.pool._view(request(700, prefix=[("x", 640)], model="a"), self.now)
-        load = LoadEstimate(self.table, self.now, 10_000.0, self.pool.settings.pickers)
+        load = LoadEstimate(self.table, self.now, 10_000.0)
         assert (load.sequences >= self.table.inflight).all() and np.isfinite(load.sequences).all()
         cost = Pricing(CostParameters()).cost(view)
         assert np.isfinite(cost.total).all() and (cost.total >= 0).all()

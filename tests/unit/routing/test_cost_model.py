@@ -17,6 +17,7 @@ from poolpilot_picker.routing.pricing import Pricing
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointTable
+from poolpilot_picker.state.homes import Home
 from poolpilot_picker.state.samples import EngineSample
 
 pytestmark = pytest.mark.usefixtures("both_cores")
@@ -45,6 +46,7 @@ def make_table(count, seed=None):
         table.started_sum_ms[slot] = busy * (NOW - rng.uniform(-5_000, 20_000))
         table.free_at_ms[slot] = NOW + rng.choice((-900.0, 0.0, 30.0, 4_000.0))
         table.foreign[slot] = rng.choice((0.0, 0.0, 7.0))
+        table.foreign_mean[slot], table.own_mean[slot] = rng.choice((0.0, 9.0)), rng.choice((0.0, 0.5 * busy))
         table.other_kv_tokens[slot] = rng.choice((0.0, 50_000.0, 300_000.0))
         table.queued[slot] = rng.choice((0.0, 30.0))
         table.cache_trust[slot] = rng.random()
@@ -63,6 +65,7 @@ def make_view(
     rest=250.0,
     lent=None,
     reuse=None,
+    home=None,
     **asked,
 ):
     if adapters is None:
@@ -81,6 +84,7 @@ def make_view(
         expected_rest=rest,
         lent=lent,
         reuse=reuse,
+        home=home,
         hit_share=0.4,
         indexed_tokens=np.zeros(len(table)) if indexed is None else np.array(indexed, dtype=float),
     )
@@ -88,7 +92,10 @@ def make_view(
 
 def written_out(view, slot, p):
     """The formula for one endpoint, term by term, without arrays."""
-    t, load, asked = view.table, view.load, view.request
+    t, load, asked = view.table, view.expected_load, view.request
+    likely = [float(known) for known in view.cached_tokens]
+    if view.home is not None:
+        likely[view.home.slot] += view.home.tokens
     at = {name: float(getattr(t, name)[slot]) for name in ("inflight", "prompt_tokens", "expected_tokens")}
     step_ms, per_sequence, per_token = float(t.step_ms[slot]), float(t.sequence_ms[slot]), float(t.context_ms[slot])
     prompt, n, out, rest = float(asked.prompt_tokens), asked.sequences, view.expected_output, view.expected_rest
@@ -105,14 +112,14 @@ def written_out(view, slot, p):
     soon = batch if view.lent is None else max(batch, float(view.lent[slot]) * mean)
     step = (step_now + (n + soon - batch) * each) / (1.0 - float(t.prefill_share[slot]))
 
-    u = max(1.0, prompt - float(view.cached_tokens[slot]) * float(t.cache_trust[slot]))
+    u = max(1.0, prompt - likely[slot] * float(t.cache_trust[slot]))
     work = float(t.token_ms[slot]) * u + float(t.token2_ms[slot]) * (u * u + 2 * u * (prompt - u))
     prefill = work + math.ceil(u / max(256.0, float(t.token_budget[slot]) - batch)) * step_now
     queue = max(0.0, float(t.free_at_ms[slot]) - NOW)
     wait = queue + min(queue, float(t.half_chunk_ms[slot])) + min(0.5, 0.5 * batch) * step_now
 
     wanted = [s for s in range(len(t)) if t.mean_weight[s] > 0]
-    most = max(max(1.0, prompt - float(view.cached_tokens[s]) * float(t.cache_trust[s])) for s in wanted)
+    most = max(max(1.0, prompt - likely[s] * float(t.cache_trust[s])) for s in wanted)
     in_full = float(t.token_ms[slot]) * most + float(t.token2_ms[slot]) * (most * most + 2 * most * (prompt - most))
     made_up = min(wait, max(0.0, in_full - work))
 
@@ -194,6 +201,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
         adapter=adapter,
         lent=rng.choice((None, np.array([0.0, 0.3, 1.0, 0.0, 0.7]))),
         reuse=rng.choice((None, np.array([0.0, 0.9, 1.0, 0.2, 0.5]))),
+        home=rng.choice((None, Home(rng.randrange(5), prompt, 0.3 * prompt))),
     )
     parameters = CostParameters()
     model = Pricing(parameters).cost(view)

@@ -57,7 +57,8 @@ def make_view(state: dict[str, Any], seed: int = 1, *, adapter: str = "", prompt
             adapters.book(slot, name)
     for name in LOADS:
         getattr(table, name)[:] = state[name]
-    table.requests[:] = table.inflight
+    table.requests[:] = table.own_mean[:] = table.inflight
+    table.foreign_mean[:] = table.foreign
     table.started_sum_ms[:] = table.inflight * NOW
     table.load_ms[:] = table.sample_ms[:] = NOW - 10.0
     return DecisionView(

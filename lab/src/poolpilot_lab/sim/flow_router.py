@@ -142,7 +142,6 @@ class QueuesRouter(FlowRouter):
 
     def __init__(self, world: World, policy: Callable[[], Profile], seed: int, **more: Any) -> None:
         """The arguments of FlowRouter. Every endpoint has a pool of its own, in the place of a picker's."""
-        more["counts_pickers"] = False
         super().__init__(replace(world, pickers=len(world.fleet)), policy, seed, **more)
         self._tokens = [0.0] * len(world.fleet)
         """Uncached prompt tokens that wait for each endpoint."""

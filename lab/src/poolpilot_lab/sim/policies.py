@@ -46,7 +46,7 @@ def make_router(name: str, world: World, seed: int, variant: Variant | None = No
     if name == CENTRAL_QUEUE:
         return CentralQueue(world, seed)
     if name in FLOW_POLICIES:
-        return FLOW_POLICIES[name].router(world, _default, seed, counts_pickers=True, step_model=lambda _: GENERIC)
+        return FLOW_POLICIES[name].router(world, _default, seed, step_model=lambda _: GENERIC)
     if name in ALL:
         return _poolpilot(world, seed, variant or ALL[name])
     baseline = BASELINES[name]
@@ -81,7 +81,6 @@ def _poolpilot(world: World, seed: int, variant: Variant) -> Router:
         seed,
         variant=variant,
         first_tokens=variant.first_tokens,
-        counts_pickers=True,
         step_model=step_model,
     )
 

@@ -54,16 +54,15 @@ class PoolRouter:
         variant: Variant = PLAIN,
         scrape_ms: float = 200.0,
         first_tokens: bool = False,
-        counts_pickers: bool = False,
         step_model: Callable[[EndpointSpec], StepModel] | None = None,
         sampling: Sampling = Sampling.IN_TIME,
         ejects: bool = True,
     ) -> None:
         """variant: what poolpilot knows besides. first_tokens: the policy's peer sees the first token of every answer,
-        not only of sampled ones. counts_pickers: the policy knows how many pickers there are. step_model: coefficients
-        given to the policy. sampling: with LATEST and GAUGES the policy reads of telemetry the engines' gauges (and
-        adapters), and nothing that is learned from it but lengths: no speeds, no ends of prefill queues. ejects: the
-        pool leaves out endpoints that fail; no published policy does."""
+        not only of sampled ones. step_model: coefficients given to the policy. sampling: with LATEST and GAUGES the
+        policy reads of telemetry the engines' gauges (and adapters), and nothing that is learned from it but lengths:
+        no speeds, no ends of prefill queues. ejects: the pool leaves out endpoints that fail; no published policy
+        does."""
         self._world = world
         self._variant = variant
         self._scrape_ms = world.scrape_ms or scrape_ms
@@ -77,7 +76,6 @@ class PoolRouter:
         one_account = "bookings" in variant.shares and world.pickers > 1
         settings = PoolSettings(
             receipt_share=0.0,
-            pickers=world.pickers if counts_pickers and not one_account else 1,
             ejection=EjectionSettings() if ejects else EjectionSettings(most_share=0.0),
         )
         self._own: list[PerPicker] = []

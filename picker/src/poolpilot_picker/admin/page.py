@@ -77,12 +77,17 @@ class PoolSnapshot(NamedTuple):
     signals: PoolSignals
     ejections: dict[str, int]
     """So far, by reason."""
+    others: float
+    """Share of the pool's sequences that others placed."""
+    home_trust: float
+    """Share of expected cache hits that came true, as far as it counts (`state.homes`)."""
 
 
 async def snapshot(pool: Pool, now: float) -> PoolSnapshot:
     """Copies what the page says of a pool."""
     rows = await endpoint_rows(pool, now)
-    return PoolSnapshot(pool.name, rows, pool.learning_counts(), pool_signals(pool, now), dict(pool.ejector.counts))
+    signals, ejections, homes = pool_signals(pool, now), dict(pool.ejector.counts), pool.homes
+    return PoolSnapshot(pool.name, rows, pool.learning_counts(), signals, ejections, homes.others, homes.trust)
 
 
 class ProcessFacts(NamedTuple):
@@ -163,13 +168,24 @@ def _endpoints(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:
     ejections = CounterMetricFamily(
         "poolpilot_ejections", "Endpoints that were left out for a while", labels=["name", "reason"]
     )
+    others = GaugeMetricFamily(
+        "poolpilot_others_share",
+        "Share of the pool's sequences that others placed: further pickers, direct clients",
+        labels=["name"],
+    )
+    trust = GaugeMetricFamily(
+        "poolpilot_home_trust",
+        "What hits are hoped for where other pickers probably left prefixes counts this much",
+        labels=["name"],
+    )
     for pool in snapshots:
+        others.add_metric([pool.name], pool.others)
+        trust.add_metric([pool.name], pool.home_trust)
         for learner, count in pool.learned.items():
             learned.add_metric([pool.name, learner], count)
         for reason, count in pool.ejections.items():
             ejections.add_metric([pool.name, reason], count)
-    yield learned
-    yield ejections
+    yield from (learned, ejections, others, trust)
 
 
 def _averages(snapshots: Sequence[PoolSnapshot]) -> Iterator[Metric]:

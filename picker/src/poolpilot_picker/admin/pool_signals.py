@@ -76,7 +76,6 @@ def _shortest_wait_ms(pool: Pool, now: float) -> float:
         adapters=pool.adapters,
         rng=random.Random(0),
         stale_after_ms=pool.settings.stale_after_ms,
-        pickers=pool.settings.pickers,
         expected_rest=pool.lengths.remaining(),
     )
     cost = CostModel(view, CostParameters())

@@ -63,7 +63,7 @@ def _known(value: float) -> float | None:
 async def endpoint_rows(pool: Pool, now: float) -> list[EndpointRow]:
     """Rows in slot order. Requests go first: after every SLICE rows they get their turn."""
     table = pool.table
-    load = LoadEstimate(table, now, pool.settings.stale_after_ms)
+    load = LoadEstimate(table, now, pool.settings.stale_after_ms, expected=True)
     indexed = pool.prefixes.tokens().copy()
     rows: list[EndpointRow] = []
     for position, endpoint in enumerate(list(table), 1):

@@ -4,7 +4,8 @@ from libc.stdint cimport uint8_t
 
 cdef enum:
     INFLIGHT, REQUESTS, PROMPT_TOKENS, EXPECTED_TOKENS, UNCACHED_TOKENS, NEW_KV_TOKENS, STARTED_SUM_MS, FREE_AT_MS
-    SAMPLE_MS, LOAD_MS, RUNNING, WAITING, QUEUED, KV_USAGE, KV_CAPACITY, FOREIGN, OTHER_KV_TOKENS, PREEMPTING_UNTIL_MS
+    SAMPLE_MS, LOAD_MS, RUNNING, WAITING, QUEUED, KV_USAGE, KV_CAPACITY, FOREIGN, FOREIGN_MEAN, OWN_MEAN
+    OTHER_KV_TOKENS, PREEMPTING_UNTIL_MS
     KV_TOKENS, MAX_SEQUENCES
     TOKEN_BUDGET, STEP_MS, SEQUENCE_MS, CONTEXT_MS, TOKEN_MS, TOKEN2_MS, HALF_CHUNK_MS
     PREFILL_SPEED, DECODE_SPEED, PREFILL_SHARE, INTERFERENCE, FAILURE_MS, CACHE_TRUST
@@ -27,10 +28,11 @@ cdef class Columns:
     cdef int _sum_up(self, list accounts) except -1
     cdef int _sum_up_slot(self, list accounts, Py_ssize_t slot) except -1
     cdef double _batch(self, Py_ssize_t slot, double now, double* of_context) noexcept
-    cdef bint _all_heard(self, double since) noexcept
+    cdef bint _alone(self, double since) noexcept
     cdef int _estimate(
-        self, double now, double stale_after_ms, double pickers, double* foreign, double* other_kv, uint8_t* unknown
+        self, double now, double stale_after_ms, bint expected, double* foreign, double* other_kv, uint8_t* unknown
     ) except -1
+    cdef void _tell_foreign(self, Py_ssize_t slot, double foreign, double own, double taken) noexcept
     cdef void _tell_usage(self, Py_ssize_t slot, double usage) noexcept
     cdef void _add(
         self,

@@ -13,11 +13,18 @@ import numpy as np
 cdef enum:
     ABSURD = 1_000_000
 
+cdef double TOLD_SHARE = 0.5
+cdef double TOLD_MS = 2_000.0
+cdef double MEAN_MS = 10_000.0
+cdef double FEW = 0.5
+cdef double MOST_TIMES = 4.0
+cdef double NOBODY = 0.01
+
 ROWS = (
     "inflight", "requests", "prompt_tokens", "expected_tokens", "uncached_tokens", "new_kv_tokens", "started_sum_ms",
     "free_at_ms",
-    "sample_ms", "load_ms", "running", "waiting", "queued", "kv_usage", "kv_capacity", "foreign", "other_kv_tokens",
-    "preempting_until_ms",
+    "sample_ms", "load_ms", "running", "waiting", "queued", "kv_usage", "kv_capacity", "foreign", "foreign_mean",
+    "own_mean", "other_kv_tokens", "preempting_until_ms",
     "kv_tokens", "max_sequences",
     "token_budget", "step_ms", "sequence_ms", "context_ms", "token_ms", "token2_ms", "half_chunk_ms",
     "prefill_speed", "decode_speed", "prefill_share", "interference", "failure_ms", "cache_trust",
@@ -242,10 +249,19 @@ cdef class Columns:
         self._block[WAITING, slot] = waiting
         self._block[QUEUED, slot] = queued
         if running >= 0.0:
-            self._block[FOREIGN, slot] = larger(running + queued - explained, 0.0)
-            self._block[LOAD_MS, slot] = taken
+            self._tell_foreign(slot, larger(running + queued - explained, 0.0), explained, taken)
         self._tell_usage(slot, usage)
         return waiting
+
+    cdef void _tell_foreign(self, Py_ssize_t slot, double foreign, double own, double taken) noexcept:
+        cdef double elapsed = larger(taken - self._block[LOAD_MS, slot], 0.0)
+        cdef double share = 1.0 if elapsed == INFINITY else elapsed / (elapsed + MEAN_MS)
+        self._block[FOREIGN, slot] = foreign
+        self._block[FOREIGN_MEAN, slot] += share * (foreign - self._block[FOREIGN_MEAN, slot])
+        if foreign == 0.0 and self._block[FOREIGN_MEAN, slot] < NOBODY:
+            self._block[FOREIGN_MEAN, slot] = 0.0
+        self._block[OWN_MEAN, slot] += share * (own - self._block[OWN_MEAN, slot])
+        self._block[LOAD_MS, slot] = taken
 
     def tell_usage(self, Py_ssize_t slot, double usage):
         """Writes the share of the KV cache in use; NaN: unknown."""
@@ -297,26 +313,28 @@ cdef class Columns:
 
     # ── the load ─────────────────────────────────────────────────────────────
 
-    def load(self, double now, double stale_after_ms, double pickers):
+    def load(self, double now, double stale_after_ms, bint expected):
         """(foreign, other KV tokens, unknown), one element per slot: what others have there."""
         foreign, other_kv, unknown = np.empty(self._slots), np.empty(self._slots), np.zeros(self._slots, dtype=np.bool_)
         if not self._slots:
             return foreign, other_kv, unknown
         cdef double[::1] to_foreign = foreign, to_other_kv = other_kv
         cdef uint8_t[::1] to_unknown = unknown.view(np.uint8)
-        self._estimate(now, stale_after_ms, pickers, &to_foreign[0], &to_other_kv[0], &to_unknown[0])
+        self._estimate(now, stale_after_ms, expected, &to_foreign[0], &to_other_kv[0], &to_unknown[0])
         return foreign, other_kv, unknown
 
-    cdef bint _all_heard(self, double since) noexcept:
-        """True when every wanted endpoint told its load at `since` or later."""
+    cdef bint _alone(self, double since) noexcept:
+        """True when every wanted endpoint told its load at `since` or later, and none had anything of others."""
         cdef Py_ssize_t slot
         for slot in range(self._slots):
+            if self._block[FOREIGN, slot] != 0.0 or self._block[FOREIGN_MEAN, slot] != 0.0:
+                return False
             if self._block[MEAN_WEIGHT, slot] > 0.0 and self._block[LOAD_MS, slot] < since:
                 return False
         return True
 
     cdef int _estimate(
-        self, double now, double stale_after_ms, double pickers, double* foreign, double* other_kv, uint8_t* unknown
+        self, double now, double stale_after_ms, bint expected, double* foreign, double* other_kv, uint8_t* unknown
     ) except -1:
         """What `load` returns, into arrays with a place for each slot; `unknown` may be NULL."""
         cdef Py_ssize_t slots = self._slots, slot, fresh = 0
@@ -324,22 +342,31 @@ cdef class Columns:
         cdef const double* told = &self._block[FOREIGN, 0]
         cdef const double* held = &self._block[OTHER_KV_TOKENS, 0]
         cdef const double* own = &self._block[INFLIGHT, 0]
+        cdef const double* mean = &self._block[FOREIGN_MEAN, 0]
+        cdef const double* own_mean = &self._block[OWN_MEAN, 0]
         cdef const double* weight = &self._block[MEAN_WEIGHT, 0]
-        cdef double age, trust, peers
-        cdef bint old
-        # The fresh ones first, in the same memory: their median stands for the others.
+        cdef double age, trust, peers = 0.0, told_share, usual
+        cdef bint old, stale = False
+        # The fresh ones first, in the same memory: their median stands for those that are not.
         for slot in range(slots):
+            if now - heard[slot] > 0.5 * stale_after_ms:
+                stale = True
             if weight[slot] > 0.0 and now - heard[slot] <= stale_after_ms and told[slot] == told[slot]:
                 foreign[fresh] = told[slot]
                 fresh += 1
-        peers = median(foreign, fresh)
+        if stale:
+            peers = median(foreign, fresh)
         for slot in range(slots):
             age = now - heard[slot]
             old = age > stale_after_ms
+            foreign[slot] = told[slot]
+            if expected:
+                told_share = TOLD_SHARE * smaller(larger(1.0 - age / TOLD_MS, 0.0), 1.0)
+                usual = mean[slot] * smaller((own[slot] + FEW) / (own_mean[slot] + FEW), MOST_TIMES)
+                foreign[slot] = told_share * told[slot] + (1.0 - told_share) * usual
             trust = smaller(larger(2.0 - 2.0 * (age / stale_after_ms), 0.0), 1.0)
-            foreign[slot] = told[slot] if trust == 1.0 else trust * told[slot] + (1.0 - trust) * peers
-            if pickers > 1.0:
-                foreign[slot] = 0.5 * foreign[slot] + (0.5 * (pickers - 1.0)) * own[slot]
+            if trust < 1.0:
+                foreign[slot] = trust * foreign[slot] + (1.0 - trust) * peers
             other_kv[slot] = 0.0 if old else held[slot]
             if unknown != NULL:
                 unknown[slot] = old

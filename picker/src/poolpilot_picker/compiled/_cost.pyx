@@ -171,18 +171,16 @@ cdef class Cost:
         double rest,
         target_ms,
         double hit_share,
-        double pickers,
         double stale_after_ms,
         cached,
         indexed,
-        load,
         adapter,
         lent,
         reuse,
     ):
         """The terms, their sum and what is predicted, for every slot: a `Priced`.
 
-        `load`: (foreign, other_kv) where they were estimated before, else None. `adapter`: (resident mask, answers
+        `adapter`: (resident mask, answers
         until a GPU slot is free, requests that wait for each slot where it takes one more, loaded and all GPU slots), None without one. `target_ms`: of the request's own TTFT objective, None without one.
         """
         cdef Py_ssize_t slots = columns._slots
@@ -204,9 +202,6 @@ cdef class Cost:
         arrays.count = 0
         try:
             of_cached, of_indexed = floats(&arrays, cached, slots), floats(&arrays, indexed, slots)
-            if load is not None:
-                one, other = load
-                foreign, other_kv = floats(&arrays, one, slots), floats(&arrays, other, slots)
             if adapter is not None:
                 mask, one, two, other, all_slots = adapter
                 until_slot, loaded = floats(&arrays, one, slots), floats(&arrays, other, slots)
@@ -218,11 +213,11 @@ cdef class Cost:
                 of_reuse = floats(&arrays, reuse, slots)
             if not slots:
                 return priced
-            if foreign == NULL and not columns._all_heard(now - 0.5 * stale_after_ms):
-                columns._estimate(now, stale_after_ms, pickers, priced._row(OTHERS), priced._row(HELD), NULL)
+            if not columns._alone(now - 0.5 * stale_after_ms):
+                columns._estimate(now, stale_after_ms, True, priced._row(OTHERS), priced._row(HELD), NULL)
                 foreign, other_kv = priced._row(OTHERS), priced._row(HELD)
             priced._matter = self._fill(
-                columns, now, prompt, sequences, output, rest, late_ms, hit_share, pickers, of_cached, of_indexed,
+                columns, now, prompt, sequences, output, rest, late_ms, hit_share, of_cached, of_indexed,
                 foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, of_lent, of_reuse, priced,
             )
             return priced
@@ -239,7 +234,6 @@ cdef class Cost:
         double rest,
         double late_ms,
         double hit_share,
-        double pickers,
         const double* cached,
         const double* indexed,
         const double* foreign,
@@ -293,9 +287,6 @@ cdef class Cost:
         cdef double* to_total = out._row(TOTAL)
         cdef const double* others = foreign if foreign != NULL else &columns._block[FOREIGN, 0]
         cdef const double* held = other_kv if other_kv != NULL else &columns._block[OTHER_KV_TOKENS, 0]
-        # Half of what others have is taken to be like our own, times the other pickers: already in `foreign` if given.
-        cdef double like_ours = 0.5 * (pickers - 1.0) if pickers > 1.0 and foreign == NULL else 0.0
-        cdef double theirs = 0.5 if like_ours > 0.0 else 1.0
         cdef double midway = prompt + 0.5 * output
         cdef double mean, soon, fleet = 0.0, taken = self.adapter_slot_weight * output
         cdef double token_mean = 0.0, token2_mean = 0.0, again
@@ -307,7 +298,7 @@ cdef class Cost:
         cdef int matter = 1 << WAIT | 1 << PREFILL | 1 << DECODE | 1 << DELAY_PREFILL
 
         for s in range(slots):
-            strangers = theirs * others[s] + like_ours * inflight[s]
+            strangers = others[s]
             fleet += (inflight[s] + strangers) * mean_weight[s]
             token_mean += token_ms[s] * mean_weight[s]
             token2_mean += token2_ms[s] * mean_weight[s]
@@ -319,7 +310,7 @@ cdef class Cost:
             matter |= 1 << ADAPTER | 1 << ADAPTER_SLOT
 
         for s in range(slots):
-            strangers = theirs * others[s] + like_ours * inflight[s]
+            strangers = others[s]
             batch = inflight[s] + strangers
             each = sequence_ms[s] + context_ms[s] * midway
             generated = generated_tokens(

@@ -27,6 +27,7 @@ from poolpilot_picker.routing.decision import Decision, Forecast
 from poolpilot_picker.routing.view import DecisionView
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import Endpoint, EndpointSpec, EndpointTable
+from poolpilot_picker.state.homes import Homes
 from poolpilot_picker.state.ledger import Booking, Ledger, Phase
 from poolpilot_picker.state.prefix import prefix_index
 
@@ -73,8 +74,6 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of exchanges whose response body is watched for lengths and first tokens, once enough are known."""
     receipt_share: float = 0.01
     receipts_kept: int = 1_000
-    pickers: int = 1
-    """Pickers that place requests in this pool without telling each other."""
     ejection: EjectionSettings = EjectionSettings()
     """When an endpoint is left out for a while. Of the settings that the pool is made with."""
 
@@ -136,6 +135,7 @@ class Pool:
         self._rng = rng
         self._readings = Readings(self.table, self.ledger, self.prefixes, self.adapters, self._learners)
         self._warm_up = WarmUp(self.table)
+        self.homes = Homes(self.table)
         self._hit_share = 0.2
         self.flow: Holder | None = None
         """Who holds requests back, where flow control is on: hears of what may make room."""
@@ -239,17 +239,18 @@ class Pool:
             expected_output = 1.0
         else:
             expected_output = lengths.expected(model, request.tenant, request.max_tokens)
+        cached = prefixes.match(request.prefix, tokens - 1.0 if tokens > 1 else 0.0)
         return DecisionView(
             request=request,
             table=table,
             now=now,
             mask=mask,
-            cached_tokens=prefixes.match(request.prefix, tokens - 1.0 if tokens > 1 else 0.0),
+            cached_tokens=cached,
+            home=self.homes.of(request.prefix, tokens, cached) if self.homes.others else None,
             indexed_tokens=prefixes.tokens(),
             adapters=self.adapters,
             rng=self._rng,
             stale_after_ms=settings.stale_after_ms,
-            pickers=settings.pickers,
             adapter=adapter,
             expected_output=expected_output,
             expected_rest=lengths.remaining(),
@@ -301,7 +302,9 @@ class Pool:
         forecast, prompt = decision.forecast, decision.view.request.prompt_tokens
         if prompt > 0:
             self._hit_share += HIT_SHARE_SMOOTHING * (cached / prompt - self._hit_share)
-        uncached = forecast.uncached_tokens
+        uncached, view = forecast.uncached_tokens, decision.view
+        if view.home is not None:
+            self.homes.placed(decision.endpoints[0].slot, prompt, cached, view.home)
         return self._learners.placed(decision.endpoints[0], uncached, prompt - uncached, cached, forecast.ttft_ms)
 
     def _wants_observation(self, request: InferenceRequest) -> bool:
@@ -438,6 +441,7 @@ class Pool:
     def _forget(self, endpoint: Endpoint) -> None:
         """The endpoint's slot is free: nothing of it may reach who gets the slot next."""
         self._readings.forget(endpoint)
+        self.homes.forget(endpoint)
         self._learners.forget(endpoint)
         self.ejector.forget(endpoint)
         self._warm_up.forget(endpoint)
@@ -454,6 +458,7 @@ class Pool:
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
         self._readings.apply(endpoint, sample, now)
+        self.homes.sampled(endpoint, sample)
         if sample.running == 0 and not sample.waiting and self.table.holds(endpoint):
             self._release_lost(endpoint, sample.taken_ms, now)
         if self.flow is not None:
@@ -479,6 +484,7 @@ class Pool:
     def restarted(self, endpoint: Endpoint, now: float) -> None:
         """The engine restarted: its caches are empty and its counters begin again."""
         self._readings.restarted(endpoint, now)
+        self.homes.forget(endpoint)
 
     # ---- what was learned
 

@@ -91,7 +91,7 @@ class Readings:
         # Its load is unknown until it tells. The time of the last sample stays: older ones are of the old process.
         table.running[slot] = table.waiting[slot] = table.kv_usage[slot] = np.nan
         table.load_ms[slot] = table.preempting_until_ms[slot] = NEVER
-        table.foreign[slot] = table.other_kv_tokens[slot] = table.queued[slot] = 0.0
+        table.foreign[slot] = table.foreign_mean[slot] = table.other_kv_tokens[slot] = table.queued[slot] = 0.0
 
     def forget(self, endpoint: Endpoint) -> None:
         """The endpoint is gone."""

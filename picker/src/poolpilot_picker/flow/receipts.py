@@ -32,6 +32,9 @@ class CandidateReceipt(msgspec.Struct, omit_defaults=True):
     in_flight: float = 0.0
     foreign: float = 0.0
     cached_tokens: float = 0.0
+    """Prompt tokens that this picker knows to be there."""
+    hoped_tokens: float = 0.0
+    """Further ones that other pickers have probably left there."""
     telemetry_age_ms: float | None = None
 
 
@@ -59,7 +62,7 @@ class Receipt(msgspec.Struct):
 class Snapshot:
     """What a receipt needs of a decision: made before the booking, while its arrays are valid."""
 
-    __slots__ = ("_eligible", "_endpoints", "_excluded", "_names", "_values", "receipt")
+    __slots__ = ("_eligible", "_endpoints", "_excluded", "_home", "_names", "_values", "receipt")
 
     def __init__(self, pool: str, decision: Decision) -> None:
         view, forecast = decision.view, decision.forecast
@@ -67,10 +70,11 @@ class Snapshot:
         self._endpoints: list[Endpoint | None] = list(table.slots)
         self._eligible: Mask = table.eligible.copy()
         self._excluded = view.excluded
+        self._home = view.home
         terms = dict(view.terms) if view.cost is None else {**view.terms, **view.cost.terms, "cost": view.cost.total}
         self._names = tuple(terms)
         age = view.now - table.sample_ms
-        facts = (table.requests, view.load.foreign, view.cached_tokens, age)
+        facts = (table.requests, view.expected_load.foreign, view.cached_tokens, age)
         self._values: NDArray[np.float32] = np.array([*facts, *terms.values()], dtype=np.float32)
         self.receipt = Receipt(
             request_id=request.request_id,
@@ -99,6 +103,7 @@ class Snapshot:
         candidates = self.receipt.candidates
         if candidates:
             return self.receipt
+        home = self._home
         for slot, endpoint in enumerate(self._endpoints):
             if endpoint is None:
                 continue
@@ -112,6 +117,7 @@ class Snapshot:
                     in_flight=in_flight,
                     foreign=round(foreign, 3),
                     cached_tokens=round(cached, 3),
+                    hoped_tokens=round(home.tokens, 3) if home is not None and home.slot == slot else 0.0,
                     telemetry_age_ms=_number(age),
                 )
             )

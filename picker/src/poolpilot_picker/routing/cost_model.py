@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from poolpilot_picker.requests.request import InferenceRequest
     from poolpilot_picker.routing.view import DecisionView
     from poolpilot_picker.state.columns import Floats, Mask
+    from poolpilot_picker.state.load import LoadEstimate
 
 LEAST_CHUNK: Final = 256.0
 """Prompt tokens that fit into a step however many sequences decode in it."""
@@ -116,7 +117,7 @@ class CostModel:
     )
 
     def __init__(self, view: DecisionView, parameters: CostParameters) -> None:
-        table, request, load, now = view.table, view.request, view.load, view.now
+        table, request, load, now = view.table, view.request, view.expected_load, view.now
         prompt, sequences, output = float(request.prompt_tokens), float(request.sequences), view.expected_output
         batch = load.sequences
         # Context of a sequence like this one, halfway through its output: what each that joins adds to a step.
@@ -134,7 +135,7 @@ class CostModel:
         soon = batch if view.lent is None else np.maximum(batch, view.lent * mean)
         step = (step_now + (sequences + (soon - batch)) * each) * table.interference
 
-        uncached = np.maximum(prompt - view.cached_tokens * table.cache_trust, 1.0)
+        uncached = np.maximum(prompt - view.likely_tokens * table.cache_trust, 1.0)
         if not parameters.use_cache:
             uncached[:] = max(prompt, 1.0)
         # token·u + token2·(u² + 2·u·p) with p = P − u
@@ -168,9 +169,9 @@ class CostModel:
             "decode": (parameters.own_decode_weight * counted) * step,
             "delay_prefill": delayed * work,
         }
-        self._add_capacity(view, parameters, generated, decoding, mean)
+        self._add_capacity(view, parameters, load, generated, decoding, mean)
         if view.adapter:
-            self._add_adapter(view, parameters)
+            self._add_adapter(view, parameters, batch)
         self._add_slow_start(request, parameters)
         failures = table.failure_ms
         if failures[failures.argmax()] > 0.0:
@@ -181,10 +182,16 @@ class CostModel:
             self.total += term
 
     def _add_capacity(
-        self, view: DecisionView, parameters: CostParameters, generated: Floats, decoding: Floats, mean: float
+        self,
+        view: DecisionView,
+        parameters: CostParameters,
+        load: LoadEstimate,
+        generated: Floats,
+        decoding: Floats,
+        mean: float,
     ) -> None:
         """What full batches and KV caches cost: waiting for departures, preemption at the peak, evicted prefixes."""
-        table, load, uncached = view.table, view.load, self._uncached
+        table, uncached = view.table, self._uncached
         batch, output, rest = load.sequences, view.expected_output, view.expected_rest
         sequences = float(view.request.sequences)
         in_use = table.kv_in_use(load.other_kv, generated) + uncached
@@ -213,10 +220,10 @@ class CostModel:
                 share = share * view.reuse
             self.terms["eviction"] = (parameters.eviction_weight * view.hit_share) * share * value
 
-    def _add_adapter(self, view: DecisionView, parameters: CostParameters) -> None:
+    def _add_adapter(self, view: DecisionView, parameters: CostParameters, batch: Floats) -> None:
         """The load of a cold adapter stalls the batch; where the batch needs all GPU slots it waits for one, and others
         wait for the one that it takes."""
-        batch, adapters = view.load.sequences, view.adapters
+        adapters = view.adapters
         cold = ~adapters.resident_mask(view.adapter)
         self._adapter_ms = load = np.where(cold, parameters.adapter_load_ms, 0.0)
         displaced = parameters.adapter_eviction_weight * (adapters.loaded_slots() >= adapters.adapter_slots())

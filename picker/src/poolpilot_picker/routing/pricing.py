@@ -28,7 +28,6 @@ class Pricing:
         if core is None or formula is None or not isinstance(columns, core.columns):
             return CostModel(view, self._parameters)
         request, adapters = view.request, view.adapters
-        load = None if view.estimated is None else (view.load.foreign, view.load.other_kv)
         adapter = None
         if view.adapter:
             until, taken = adapters.scarcity(view.adapter)
@@ -43,11 +42,9 @@ class Pricing:
             view.expected_rest,
             request.slo_ttft_ms,
             view.hit_share,
-            view.pickers,
             view.stale_after_ms,
-            view.cached_tokens,
+            view.likely_tokens,
             view.indexed_tokens,
-            load,
             adapter,
             view.lent,
             view.reuse,

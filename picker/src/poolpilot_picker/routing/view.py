@@ -10,6 +10,7 @@ import msgspec
 from poolpilot_picker.requests.request import InferenceRequest
 from poolpilot_picker.state.adapters import AdapterResidency
 from poolpilot_picker.state.endpoints import EndpointTable, Floats, Mask
+from poolpilot_picker.state.homes import Home
 from poolpilot_picker.state.load import LoadEstimate
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ class DecisionView(msgspec.Struct, kw_only=True, eq=False):
     mask: Mask
     cached_tokens: Floats
     """Prompt tokens predicted to be in each endpoint's prefix cache, at most prompt_tokens."""
+    home: Home | None = None
+    """Where others have probably sent such prompts; None where there are no others."""
     indexed_tokens: Floats
     """Prefix tokens thought resident per slot."""
     adapters: AdapterResidency
     rng: random.Random
     stale_after_ms: float = 10_000.0
-    pickers: int = 1
     adapter: str = ""
     """The adapter asked for, empty for a base model."""
     expected_output: float = 300.0
@@ -58,11 +60,26 @@ class DecisionView(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def load(self) -> LoadEstimate:
-        """How loaded each endpoint is; made when first asked for."""
+        """How loaded each endpoint is, as it was told; made when first asked for."""
         load = self.estimated
         if load is None:
-            load = self.estimated = LoadEstimate(self.table, self.now, self.stale_after_ms, self.pickers)
+            load = self.estimated = LoadEstimate(self.table, self.now, self.stale_after_ms)
         return load
+
+    @property
+    def expected_load(self) -> LoadEstimate:
+        """How loaded each endpoint probably is by now; made whenever asked for."""
+        return LoadEstimate(self.table, self.now, self.stale_after_ms, expected=True)
+
+    @property
+    def likely_tokens(self) -> Floats:
+        """Prompt tokens that each endpoint is likely to have cached: known, and hoped for."""
+        home = self.home
+        if home is None or home.tokens <= 0.0:
+            return self.cached_tokens
+        likely = self.cached_tokens.copy()
+        likely[home.slot] += home.tokens
+        return likely
 
     def keep(self, kept: Mask, because: str) -> None:
         """Narrows the candidates to `mask & kept` and remembers what removed the others."""

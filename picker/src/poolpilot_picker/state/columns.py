@@ -25,6 +25,20 @@ NEVER: Final = -np.inf
 ABSURD: Final = 1e6
 """No engine runs or queues more sequences than this; what says so lies."""
 
+TOLD_SHARE: Final = 0.5
+"""What a sample that was just begun counts of what others have at an endpoint; the rest is what they usually have there
+beside as many of ours as there are now."""
+TOLD_MS: Final = 2_000.0
+"""Age at which a sample no longer counts there: others, who see what we see, have placed more since."""
+MEAN_MS: Final = 10_000.0
+"""Over about so long what others have, and what we have, is averaged to what is usual."""
+FEW: Final = 0.5
+"""Sequences added to ours, now and usually, before they are compared: few of them tell little."""
+MOST_TIMES: Final = 4.0
+"""What others have is taken to be at most so many times what is usual."""
+NOBODY: Final = 0.01
+"""Where a sample tells of none and fewer are usual, there are none."""
+
 # Column name → (initial value, what it is). Times in ms of the monotonic clock, lengths in tokens. What a formula reads
 # is finite and harmless in every slot, also in a free one; only what an engine tells may be NaN: it did not.
 COLUMNS: Final[dict[str, tuple[float, str]]] = {
@@ -46,6 +60,8 @@ COLUMNS: Final[dict[str, tuple[float, str]]] = {
     "kv_usage": (np.nan, "share of the KV cache in use, 0..1"),
     "kv_capacity": (np.nan, "KV cache size"),
     "foreign": (0.0, "sequences at the engine that cannot be ours, by the newest sample that told the load"),
+    "foreign_mean": (0.0, "mean of that over the last ten seconds or so"),
+    "own_mean": (0.0, "mean of our sequences there when those samples were taken"),
     "other_kv_tokens": (0.0, "KV tokens in use besides new_kv_tokens, by the newest sample that told"),
     "preempting_until_ms": (NEVER, "recently seen preempting, until this time"),
     # as the engine tells, else from the profile
@@ -76,9 +92,8 @@ LEDGER_ROWS: Final = ROWS.index("free_at_ms") + 1
 _STARTS: Final = np.array([start for start, _ in COLUMNS.values()])
 
 _INFLIGHT, _REQUESTS, _PROMPT, _EXPECTED, _UNCACHED, _NEW_KV, _STARTED, _FREE_AT = range(LEDGER_ROWS)
-_SAMPLE_MS, _LOAD_MS, _RUNNING, _WAITING, _QUEUED, _USAGE, _CAPACITY, _FOREIGN, _OTHER_KV = range(
-    LEDGER_ROWS, LEDGER_ROWS + 9
-)
+_SAMPLE_MS, _LOAD_MS, _RUNNING, _WAITING, _QUEUED, _USAGE, _CAPACITY = range(LEDGER_ROWS, LEDGER_ROWS + 7)
+_FOREIGN, _FOREIGN_MEAN, _OWN_MEAN, _OTHER_KV = range(LEDGER_ROWS + 7, LEDGER_ROWS + 11)
 _KV_TOKENS, _MAX_SEQUENCES, _STEP, _SEQUENCE, _CONTEXT, _MEAN_WEIGHT = map(
     ROWS.index, ("kv_tokens", "max_sequences", "step_ms", "sequence_ms", "context_ms", "mean_weight")
 )
@@ -193,7 +208,7 @@ class Columns(Protocol):
         """True when no slot's KV cache is smaller."""
         ...
 
-    def load(self, now: float, stale_after_ms: float, pickers: float) -> tuple[Floats, Floats, Mask]:
+    def load(self, now: float, stale_after_ms: float, expected: bool) -> tuple[Floats, Floats, Mask]:
         """(foreign, other KV tokens, unknown), one element per slot, as `LoadEstimate` describes them."""
         ...
 
@@ -327,10 +342,19 @@ class ReferenceColumns:
         queued = max(0.0, waiting)  # of NaN too
         column[_RUNNING], column[_WAITING], column[_QUEUED] = running, waiting, queued
         if running >= 0.0:
-            column[_FOREIGN] = max(0.0, running + queued - explained)
-            column[_LOAD_MS] = taken
+            self._tell_foreign(column, max(0.0, running + queued - explained), explained, taken)
         self.tell_usage(slot, gauge(sample.kv_usage))
         return waiting
+
+    @staticmethod
+    def _tell_foreign(column: Floats, foreign: float, own: float, taken: float) -> None:
+        elapsed = max(0.0, taken - float(column[_LOAD_MS]))
+        share = 1.0 if elapsed == math.inf else elapsed / (elapsed + MEAN_MS)
+        column[_FOREIGN], column[_LOAD_MS] = foreign, taken
+        column[_FOREIGN_MEAN] += share * (foreign - column[_FOREIGN_MEAN])
+        if foreign == 0.0 and column[_FOREIGN_MEAN] < NOBODY:
+            column[_FOREIGN_MEAN] = 0.0
+        column[_OWN_MEAN] += share * (own - column[_OWN_MEAN])
 
     def tell_usage(self, slot: int, usage: float) -> None:
         """As `Columns.tell_usage`."""
@@ -365,7 +389,7 @@ class ReferenceColumns:
         """As `Columns.all_hold`."""
         return bool((self._block[_KV_TOKENS] >= tokens).all())
 
-    def load(self, now: float, stale_after_ms: float, pickers: float) -> tuple[Floats, Floats, Mask]:
+    def load(self, now: float, stale_after_ms: float, expected: bool) -> tuple[Floats, Floats, Mask]:
         """As `Columns.load`."""
         block = self._block
         own, foreign, held = block[_INFLIGHT], block[_FOREIGN], block[_OTHER_KV]
@@ -374,8 +398,10 @@ class ReferenceColumns:
         fresh = np.sort(foreign[(block[_MEAN_WEIGHT] > 0.0) & ~unknown])
         # By hand: numpy's median takes longer than all the rest of a decision.
         peers = 0.5 * float(fresh[(len(fresh) - 1) // 2] + fresh[len(fresh) // 2]) if len(fresh) else 0.0
+        if expected:
+            told = TOLD_SHARE * np.minimum(np.maximum(1.0 - age / TOLD_MS, 0.0), 1.0)
+            usual = block[_FOREIGN_MEAN] * np.minimum((own + FEW) / (block[_OWN_MEAN] + FEW), MOST_TIMES)
+            foreign = told * foreign + (1.0 - told) * usual
         trust = np.minimum(np.maximum(2.0 - 2.0 * (age / stale_after_ms), 0.0), 1.0)
         foreign = trust * foreign + (1.0 - trust) * peers
-        if pickers > 1:
-            foreign = 0.5 * foreign + (0.5 * (pickers - 1)) * own
         return foreign, np.where(unknown, 0.0, held), unknown

@@ -78,6 +78,8 @@ class EndpointTable:
     kv_usage: Floats
     kv_capacity: Floats
     foreign: Floats
+    foreign_mean: Floats
+    own_mean: Floats
     other_kv_tokens: Floats
     preempting_until_ms: Floats
     kv_tokens: Floats

@@ -18,14 +18,16 @@ class LoadEstimate:
     A sample counts in full until half of `stale_after_ms`; from there to `stale_after_ms` the median of the pool's
     fresh endpoints takes its place bit by bit. Where nothing is fresh, only our own account is left.
 
-    With several `pickers`, half of what others have there is taken to be (pickers − 1) × our own: on old samples all
-    pickers would run to the same endpoint.
+    `expected`: not what was told, but what is probably there by now. Others are mostly pickers like this one, see the
+    same samples, and have placed more since: on samples alone all would run to the endpoint that last seemed idle. So
+    a fresh sample counts half, one of two seconds not at all; the rest is what they usually have at the endpoint, times
+    how many more of ours there are now than usually.
     """
 
     __slots__ = ("foreign", "other_kv", "sequences", "unknown")
 
-    def __init__(self, table: EndpointTable, now: float, stale_after_ms: float, pickers: int = 1) -> None:
-        foreign, other_kv, unknown = table.columns.load(now, stale_after_ms, pickers)
+    def __init__(self, table: EndpointTable, now: float, stale_after_ms: float, *, expected: bool = False) -> None:
+        foreign, other_kv, unknown = table.columns.load(now, stale_after_ms, expected)
         self.foreign: Floats = foreign
         """Sequences placed by others: other pickers, direct clients."""
         self.other_kv: Floats = other_kv

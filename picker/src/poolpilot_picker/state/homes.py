@@ -1,0 +1,136 @@
+"""What other pickers have probably put where: each beginning of a prompt has a home among the endpoints.
+
+Asked before a decision where others place requests too (further replicas of the picker, which tell each other nothing).
+All of them find the same home, so what one of them has sent there is in the cache when another one asks.
+
+The home is the endpoint of the highest random weight (Thaler and Ravishankar, "Using name-based mappings to increase
+hit rates", 1998): when endpoints come and go, only their own prompts move. It steers and does not decide: what is hoped
+to be cached there lowers the predicted prefill, as far as such hopes have come true by the engines' own counters.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from xxhash import xxh64_intdigest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from poolpilot_picker.requests.request import PrefixChain
+    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable, Floats
+    from poolpilot_picker.state.samples import EngineSample
+
+LEAST_OTHERS: Final = 0.05
+"""Share of the pool's sequences that must be others'. Less is a few stray requests, or the sample of a moment."""
+LEAST_TRUST: Final = 0.1
+"""Hope that never goes: where nobody tries, nobody sees that it would come true again. A tenth moves little."""
+LEAST_TOKENS: Final = 20_000.0
+"""Prompt tokens of the engines from which on what they found is compared with what was expected."""
+FORGET_TOKENS: Final = 2_000_000.0
+"""So many prompt tokens back, evidence counts for 1/e of what is new."""
+
+
+class Home(NamedTuple):
+    """Where a prompt is at home."""
+
+    slot: int
+    raw_tokens: float
+    """Further tokens that others would have left in the cache there if all went by homes and nothing were evicted."""
+    tokens: float
+    """The same as far as it is trusted: added to what we know to be cached there."""
+
+
+class Homes:
+    """The homes of one pool's prompts, and what they are worth."""
+
+    __slots__ = ("_generation", "_hits", "_last", "_others", "_predicted", "_prompts", "_queried", "_salts", "_slots",
+                 "_table")  # fmt: skip
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        self._generation = -1
+        self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._salts: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._others = 0.0
+        self._last: dict[Endpoint, tuple[float, float]] = {}
+        """Counters of found and queried prompt tokens, as they were told last."""
+        self._hits = self._queried = 0.0
+        """Prompt tokens that the engines found and looked for."""
+        self._predicted = self._prompts = 0.0
+        """Of our own placements: prompt tokens that were to be found, homes trusted in full, and all."""
+
+    @property
+    def others(self) -> float:
+        """Share of the pool's sequences that others have placed, 0 where it is next to nothing."""
+        return self._others
+
+    @property
+    def trust(self) -> float:
+        """Share of expected hits that came true, LEAST_TRUST to 1; 1 until something is known."""
+        if self._queried < LEAST_TOKENS or self._predicted <= 0.0 or self._prompts <= 0.0:
+            return 1.0
+        found, expected = self._hits / self._queried, self._predicted / self._prompts
+        return min(1.0, max(LEAST_TRUST, found / expected))
+
+    def sampled(self, endpoint: Endpoint, sample: EngineSample) -> None:
+        """A sample was applied to the table."""
+        table = self._table
+        theirs, ours = float(table.foreign_mean.dot(table.mean_weight)), float(table.own_mean.dot(table.mean_weight))
+        share = theirs / (theirs + ours) if theirs > 0.0 else 0.0
+        self._others = share if share >= LEAST_OTHERS else 0.0
+        queried = sample.cache_queried_tokens if sample.cache_queried_tokens is not None else sample.prompt_tokens
+        if sample.cached_prompt_tokens is None or queried is None:
+            return
+        found = sample.cached_prompt_tokens
+        found_before, queried_before = self._last.get(endpoint, (found, queried))
+        self._last[endpoint] = found, queried
+        if self._others == 0.0 or found < found_before or queried <= queried_before:
+            return
+        kept = max(0.0, 1.0 - (queried - queried_before) / FORGET_TOKENS)
+        self._hits = kept * self._hits + found - found_before
+        self._queried = kept * self._queried + queried - queried_before
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """The endpoint is gone, or its counters begin again."""
+        self._last.pop(endpoint, None)
+
+    def of(self, chain: PrefixChain, prompt_tokens: float, cached: Floats) -> Home | None:
+        """The home of a prompt of which each slot is known to hold so much; None: nobody else places anything here."""
+        if self._others == 0.0 or not chain.hashes:
+            return None
+        if self._generation != self._table.generation:
+            self._list_endpoints()
+        if len(self._slots) < 2:
+            return None
+        # What most endpoints hold is common to many prompts, as a system prompt of all is. What comes after it tells
+        # them apart.
+        known = np.sort(cached[self._slots])
+        block = bisect_right(chain.ends, float(known[(len(known) - 1) // 2]))
+        slot = self._highest(chain.hashes[min(block, len(chain.hashes) - 1)])
+        more = self._others * max(0.0, prompt_tokens - 1.0 - float(cached[slot]))
+        return Home(slot, more, self.trust * more)
+
+    def placed(self, slot: int, prompt_tokens: float, cached_tokens: float, home: Home | None) -> None:
+        """A prompt was placed, of which so much is known to be cached there."""
+        if home is None or prompt_tokens <= 0.0:
+            return
+        kept = max(0.0, 1.0 - prompt_tokens / FORGET_TOKENS)
+        self._prompts = kept * self._prompts + prompt_tokens
+        self._predicted = kept * self._predicted + cached_tokens + (home.raw_tokens if home.slot == slot else 0.0)
+
+    def _list_endpoints(self) -> None:
+        wanted = list(self._table.wanted())
+        self._slots = np.array([endpoint.slot for endpoint in wanted], dtype=np.intp)
+        salts = [xxh64_intdigest(endpoint.address.encode()) for endpoint in wanted]
+        self._salts = np.array(salts, dtype=np.uint64)
+        self._generation = self._table.generation
+
+    def _highest(self, key: int) -> int:
+        """The slot of the highest weight. The mixing is that of SplitMix64 (Steele, Lea and Flood, 2014)."""
+        mixed = self._salts ^ np.uint64(key & 0xFFFF_FFFF_FFFF_FFFF)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return int(self._slots[int((mixed ^ (mixed >> np.uint64(31))).argmax())])
