@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from core_pools import START, chain, chosen, feed, feed_all, make_pool, request, spec
-from poolpilot_picker.state.homes import LEAST_TRUST, Homes
+from poolpilot_picker import compiled
+from poolpilot_picker.state.homes import LEAST_TRUST, Homes, reference_home
 from poolpilot_picker.state.samples import EngineSample
+
+pytestmark = pytest.mark.usefixtures("both_cores")
 
 PROMPTS = [chain((f"prompt {number}", 1_280)) for number in range(400)]
 
@@ -187,3 +190,30 @@ def test_a_home_that_is_full_of_work_is_passed_over():
 
 def test_homes_of_an_empty_pool():
     assert Homes(make_pool(0).table).trust == 1.0
+
+
+@given(
+    cached=st.lists(st.sampled_from((0.0, 0.0, 63.0, 64.0, 640.0, 1e5)) | st.floats(0, 2_000), min_size=1, max_size=40),
+    keys=st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=40),
+    seed=st.integers(0, 99),
+)
+def test_the_compiled_home_is_the_reference_s(cached, keys, seed):
+    draw = np.random.default_rng(seed)
+    slots = draw.permutation(len(cached))[: int(draw.integers(1, len(cached) + 1))]
+    salts = draw.integers(0, 2**64, len(slots), dtype=np.uint64)
+    asked = (np.array(cached), slots, salts, keys, [64.0 * (block + 1) for block in range(len(keys))])
+    assert compiled.load().home(*asked) == reference_home(*asked)
+
+
+@pytest.mark.parametrize("short", ["slots", "salts", "hashes"])
+def test_a_home_of_nothing_is_refused(short):
+    asked = {
+        "cached": np.zeros(2),
+        "slots": np.arange(2),
+        "salts": np.zeros(2, dtype=np.uint64),
+        "hashes": [1],
+        "ends": [64.0],
+    }
+    asked[short] = asked[short][:0]
+    with pytest.raises(ValueError, match="a home needs"):
+        compiled.load().home(**asked)

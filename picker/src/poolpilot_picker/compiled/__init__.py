@@ -46,6 +46,7 @@ class Core(NamedTuple):
     weigher: type[Weigher]
     packed: type[Packed]
     shares: type[Shares]
+    home: Callable[..., int]
     take_in: Callable[..., tuple[list[tuple[int, float, float, int, float]], list[tuple[int, str, float, str]]]]
 
 
@@ -53,6 +54,7 @@ def load() -> Core:
     """The compiled core. Raises ImportError where it was not built for this interpreter."""
     import poolpilot_picker.compiled._columns as _columns
     import poolpilot_picker.compiled._cost as _cost
+    import poolpilot_picker.compiled._homes as _homes
     import poolpilot_picker.compiled._packed as _packed
     import poolpilot_picker.compiled._pages as _pages
     import poolpilot_picker.compiled._prefix as _prefix
@@ -79,6 +81,7 @@ def load() -> Core:
         weigher=_prompts.Weigher,
         packed=_packed.Packed,
         shares=_shares.Shares,
+        home=_homes.home,
         take_in=_packed.take_in,
     )
 

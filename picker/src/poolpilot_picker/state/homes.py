@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from xxhash import xxh64_intdigest
 
+from poolpilot_picker import compiled
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
     from poolpilot_picker.requests.request import PrefixChain
@@ -46,11 +50,24 @@ class Home(NamedTuple):
 class Homes:
     """The homes of one pool's prompts, and what they are worth."""
 
-    __slots__ = ("_generation", "_hits", "_last", "_others", "_predicted", "_prompts", "_queried", "_salts", "_slots",
-                 "_table")  # fmt: skip
+    __slots__ = (
+        "_find",
+        "_generation",
+        "_hits",
+        "_last",
+        "_others",
+        "_predicted",
+        "_prompts",
+        "_queried",
+        "_salts",
+        "_slots",
+        "_table",
+    )
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
+        core = compiled.in_force
+        self._find: Callable[..., int] = reference_home if core is None else core.home
         self._generation = -1
         self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._salts: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
@@ -105,11 +122,7 @@ class Homes:
             self._list_endpoints()
         if len(self._slots) < 2:
             return None
-        # What most endpoints hold is common to many prompts, as a system prompt of all is. What comes after it tells
-        # them apart.
-        known = np.sort(cached[self._slots])
-        block = bisect_right(chain.ends, float(known[(len(known) - 1) // 2]))
-        slot = self._highest(chain.hashes[min(block, len(chain.hashes) - 1)])
+        slot = self._find(cached, self._slots, self._salts, chain.hashes, chain.ends)
         more = self._others * max(0.0, prompt_tokens - 1.0 - float(cached[slot]))
         return Home(slot, more, self.trust * more)
 
@@ -128,9 +141,24 @@ class Homes:
         self._salts = np.array(salts, dtype=np.uint64)
         self._generation = self._table.generation
 
-    def _highest(self, key: int) -> int:
-        """The slot of the highest weight. The mixing is that of SplitMix64 (Steele, Lea and Flood, 2014)."""
-        mixed = self._salts ^ np.uint64(key & 0xFFFF_FFFF_FFFF_FFFF)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return int(self._slots[int((mixed ^ (mixed >> np.uint64(31))).argmax())])
+
+def reference_home(
+    cached: Floats,
+    slots: NDArray[np.intp],
+    salts: NDArray[np.uint64],
+    hashes: Sequence[int],
+    ends: Sequence[float],
+) -> int:
+    """The slot among `slots` where a prompt of these blocks is at home; `compiled/_homes.pyx` does the same.
+
+    `salts`: of each endpoint, the same in every picker. `cached`: tokens of the prompt that each slot is known to hold.
+    """
+    # What most endpoints hold is common to many prompts, as a system prompt of all is. What comes after it tells them
+    # apart.
+    known = np.sort(cached[slots])
+    block = bisect_right(ends, float(known[(len(known) - 1) // 2]))
+    # The mixing is that of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+    mixed = salts ^ np.uint64(hashes[min(block, len(hashes) - 1)] & 0xFFFF_FFFF_FFFF_FFFF)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return int(slots[int((mixed ^ (mixed >> np.uint64(31))).argmax())])
