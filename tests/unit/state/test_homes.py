@@ -13,7 +13,7 @@ from xxhash import xxh64_intdigest
 from core_pools import START, chain, chosen, feed, feed_all, make_pool, request, spec
 from poolpilot_picker import compiled
 from poolpilot_picker.state.homes import LEAST_TRUST, Homes, reference_home
-from poolpilot_picker.state.samples import EngineSample
+from poolpilot_picker.state.samples import EngineSample, HistogramTotals
 
 pytestmark = pytest.mark.usefixtures("both_cores")
 
@@ -23,7 +23,7 @@ PROMPTS = [chain((f"prompt {number}", 1_280)) for number in range(400)]
 def pool_with_others(order=range(8), *, running=9.0):
     """A pool whose endpoints, in this order, run what none of ours is."""
     pool = make_pool(spec(index) for index in order)
-    feed_all(pool, START, running=running)
+    feed_all(pool, START, running=running, ttft=HistogramTotals())
     return pool
 
 
@@ -88,7 +88,8 @@ def test_a_few_stray_requests_make_no_others():
     for _ in range(40):
         pool.place(request(), START - 1_000)
     for endpoint in pool.table.wanted():
-        feed(pool, endpoint, START, running=float(pool.table.inflight[endpoint.slot]) + (endpoint.slot == 0))
+        running = float(pool.table.inflight[endpoint.slot]) + (endpoint.slot == 0)
+        feed(pool, endpoint, START, running=running, ttft=HistogramTotals())
     assert pool.table.foreign.tolist() == [1, 0, 0, 0] and pool.homes.others == 0.0
 
 
@@ -109,7 +110,7 @@ def test_hope_is_the_others_share_of_what_is_not_known_to_be_there():
     pool = make_pool(2)
     for _ in range(4):
         pool.place(request(), START - 1_000)
-    feed_all(pool, START, running=8.0)
+    feed_all(pool, START, running=8.0, ttft=HistogramTotals())
     assert pool.homes.others == pytest.approx(12 / 16)
     home = pool.homes.of(PROMPTS[0], 1_300, np.array([200.0, 200.0]))
     assert home.raw_tokens == home.tokens == pytest.approx(0.75 * (1_299 - 200))

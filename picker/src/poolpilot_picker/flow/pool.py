@@ -458,7 +458,8 @@ class Pool:
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
         self._readings.apply(endpoint, sample, now)
-        self.homes.sampled(endpoint, sample)
+        if sample.ttft is not None or sample.cached_prompt_tokens is not None:
+            self.homes.sampled(endpoint, sample)
         if sample.running == 0 and not sample.waiting and self.table.holds(endpoint):
             self._release_lost(endpoint, sample.taken_ms, now)
         if self.flow is not None:

@@ -93,7 +93,7 @@ class Homes:
         return min(1.0, max(LEAST_TRUST, found / expected))
 
     def sampled(self, endpoint: Endpoint, sample: EngineSample) -> None:
-        """A sample was applied to the table."""
+        """A sample that told more than gauges was applied to the table: every few seconds of each endpoint."""
         table = self._table
         theirs, ours = float(table.foreign_mean.dot(table.mean_weight)), float(table.own_mean.dot(table.mean_weight))
         share = theirs / (theirs + ours) if theirs > 0.0 else 0.0
