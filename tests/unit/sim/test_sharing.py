@@ -6,6 +6,7 @@ from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.policies import make_router
 from poolpilot_lab.sim.scenarios import VARIANTS
 from poolpilot_lab.sim.variants import SHARING
+from poolpilot_picker.state import homes
 
 
 def play(scenario_name, policy, rate, count):
@@ -38,3 +39,13 @@ def test_with_events_pickers_find_what_the_others_cached() -> None:
         cached[policy] = sum(trip.cached_tokens for trip in record.measured)
     assert cached["poolpilot+shared-events"] > 1.1 * cached["poolpilot"]
     assert cached["poolpilot+shared-events"] > 1.1 * cached["poolpilot+shared-bookings"]
+
+
+def test_pickers_that_tell_each_other_nothing_have_the_same_homes_for_prompts(monkeypatch) -> None:
+    def found():
+        _, record = play("S1-4-5000", "poolpilot", 9.0, 500)
+        return sum(trip.cached_tokens for trip in record.measured)
+
+    with_homes = found()
+    monkeypatch.setattr(homes, "LEAST_OTHERS", 2.0)
+    assert with_homes > 1.3 * found()
