@@ -66,6 +66,7 @@ def make_view(
     lent=None,
     reuse=None,
     home=None,
+    adapter_home=(-1, 0.0),
     **asked,
 ):
     if adapters is None:
@@ -85,6 +86,7 @@ def make_view(
         lent=lent,
         reuse=reuse,
         home=home,
+        adapter_home=adapter_home,
         hit_share=0.4,
         indexed_tokens=np.zeros(len(table)) if indexed is None else np.array(indexed, dtype=float),
     )
@@ -144,6 +146,8 @@ def written_out(view, slot, p):
         cold = view.adapter not in residency.resident(slot)
         slots = int(residency.adapter_slots()[slot])
         load_ms = p.adapter_load_ms if cold else 0.0
+        home, hope = view.adapter_home
+        load_ms *= 1.0 - hope if slot == home else 1.0
         displaced = p.adapter_eviction_weight * (len(residency.resident(slot)) >= slots)
         here = residency.inflight(slot)
         order = list(here)
@@ -202,6 +206,7 @@ def test_equals_the_formula_written_out(seed, prompt, output, sequences, target,
         lent=rng.choice((None, np.array([0.0, 0.3, 1.0, 0.0, 0.7]))),
         reuse=rng.choice((None, np.array([0.0, 0.9, 1.0, 0.2, 0.5]))),
         home=rng.choice((None, Home(rng.randrange(5), prompt, 0.3 * prompt))),
+        adapter_home=rng.choice(((-1, 0.0), (rng.randrange(5), 0.75))),
     )
     parameters = CostParameters()
     model = Pricing(parameters).cost(view)

@@ -223,3 +223,61 @@ def test_more_gpu_slots_end_the_wait():
     assert adapters.full == 1 and float(adapters.scarcity("b")[0][0]) == 1.0
     tell(adapters, 0, max_adapters=3)
     assert adapters.full == 0 and float(adapters.scarcity("b")[0][0]) == 0.0
+
+
+def test_what_others_run_holds_slots_and_what_they_wait_for_stands_behind_ours():
+    adapters = make(gpu_slots=2)
+    tell(adapters, 0, active_adapters=("x", "y"), waiting_adapters=("z",))
+    assert adapters.scarcity("a")[0].tolist() == [0.0, 0.0], "alone, whatever else the engine tells has just ended"
+    adapters.set_others(True)
+    # Two run with two requests each, which give a slot back in two answers' time each; before ours goes z.
+    assert adapters.scarcity("a")[0].tolist() == [(3 - 2 + 1) / (2 * 0.5), 0.0]
+    assert adapters.scarcity("x")[0].tolist() == [0.0, 0.0], "it runs: who comes joins"
+    waiting = 1 / 4
+    assert adapters.scarcity("a")[1].tolist() == [waiting, waiting]
+    assert adapters.scarcity("x")[1].tolist() == [waiting / 3, waiting]
+    adapters.book(0, "a")
+    # Of a the slots that x and y leave are none: it waits, before z and any other.
+    until = (4 - 2 + 1) / (2 * 0.5)
+    assert adapters.scarcity("b")[0].tolist() == [until, 0.0]
+    assert adapters.scarcity("a")[0].tolist() == [until / 2, 0.0]
+    tell(adapters, 0, active_adapters=("a",), waiting_adapters=())
+    assert adapters.scarcity("b")[0].tolist() == [0.0, 0.0]
+    tell(adapters, 0, active_adapters=("x", "y"), waiting_adapters=("z",))
+    adapters.set_others(False)
+    assert adapters.scarcity("b")[0].tolist() == [0.0, 0.0]
+
+
+def test_a_restart_frees_what_others_held():
+    adapters = make(gpu_slots=1)
+    adapters.set_others(True)
+    tell(adapters, 0, active_adapters=("x",), waiting_adapters=())
+    assert adapters.full == 1
+    adapters.restarted(0)
+    assert adapters.full == 0 and adapters.scarcity("a")[0].tolist() == [0.0, 0.0]
+
+
+def test_beside_others_an_idle_adapter_is_not_counted_on():
+    adapters = make(gpu_slots=2)
+    adapters.book(0, "a")
+    adapters.book(1, "a")
+    adapters.release(1, "a")
+    assert adapters.resident_mask("a").tolist() == [True, True]
+    adapters.set_others(True)
+    assert adapters.resident_mask("a").tolist() == [True, False]
+    tell(adapters, 1, active_adapters=("a",))
+    assert adapters.resident_mask("a").tolist() == [True, True], "it runs there for somebody"
+    tell(adapters, 1, active_adapters=())
+    assert adapters.resident_mask("a").tolist() == [True, False]
+    tell(adapters, 1, resident_adapters=("a", "b"))
+    assert adapters.resident_mask("a").tolist() == [True, True], "the engine says so"
+    assert adapters.resident_mask("b").tolist() == [False, True]
+
+
+def test_what_runs_for_others_is_not_thought_to_go():
+    for others, left in ((False, ("b", "c")), (True, ("a", "b", "c"))):
+        adapters = make(gpu_slots=2)
+        adapters.set_others(others)
+        tell(adapters, 0, active_adapters=("a", "b"))
+        adapters.used(0, "c")
+        assert adapters.resident(0) == left

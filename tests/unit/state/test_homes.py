@@ -189,6 +189,18 @@ def test_a_home_that_is_full_of_work_is_passed_over():
     assert home_of(pool, fresh.prefix) == home and chosen(pool.place(fresh, START)) != home
 
 
+def test_an_adapter_is_at_home_at_one_endpoint_for_all_pickers():
+    one, other = pool_with_others(range(8)), pool_with_others((5, 2, 7, 0, 1, 6, 3, 4))
+    none = np.zeros(8)
+    homes = [one.homes.of_adapter(f"adapter-{number}", none) for number in range(200)]
+    addresses = [one.table.at(slot).address for slot, _ in homes]
+    found = [other.homes.of_adapter(f"adapter-{number}", none)[0] for number in range(200)]
+    assert addresses == [other.table.at(slot).address for slot in found]
+    assert len(set(addresses)) == 8 and {hope for _, hope in homes} == {1.0}
+    assert pool_with_others(running=0.0).homes.of_adapter("a", none) == (-1, 0.0)
+    assert pool_with_others(range(1)).homes.of_adapter("a", none) == (-1, 0.0)
+
+
 def test_homes_of_an_empty_pool():
     assert Homes(make_pool(0).table).trust == 1.0
 

@@ -31,7 +31,7 @@ class PerPicker:
 
 
 _PREFIXES: Final = frozenset({"set_capacity", "forget", "clear", "resize"})
-_ADAPTERS: Final = frozenset({"apply_sample", "set_served", "restarted", "resize", "clear"})
+_ADAPTERS: Final = frozenset({"apply_sample", "set_served", "set_others", "restarted", "resize", "clear"})
 
 
 def own_prefixes(pickers: int) -> PerPicker:

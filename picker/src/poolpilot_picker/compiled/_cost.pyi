@@ -28,7 +28,7 @@ class Cost:
         stale_after_ms: float,
         cached: Floats,
         indexed: Floats,
-        adapter: tuple[Mask, Floats, Floats, Floats, Floats] | None,
+        adapter: tuple[Mask, Floats, Floats, Floats, Floats, int, float] | None,
         lent: Floats | None,
         reuse: Floats | None,
     ) -> Priced: ...

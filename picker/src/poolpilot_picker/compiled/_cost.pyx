@@ -181,7 +181,7 @@ cdef class Cost:
         """The terms, their sum and what is predicted, for every slot: a `Priced`.
 
         `adapter`: (resident mask, answers
-        until a GPU slot is free, requests that wait for each slot where it takes one more, loaded and all GPU slots), None without one. `target_ms`: of the request's own TTFT objective, None without one.
+        until a GPU slot is free, requests that wait for each slot where it takes one more, loaded and all GPU slots, its home and how likely it is warm there), None without one. `target_ms`: of the request's own TTFT objective, None without one.
         """
         cdef Py_ssize_t slots = columns._slots
         cdef Priced priced = Priced.__new__(Priced)
@@ -198,12 +198,14 @@ cdef class Cost:
         cdef const double* loaded = NULL
         cdef const double* limits = NULL
         cdef const uint8_t* resident = NULL
+        cdef Py_ssize_t home = -1
+        cdef double hope = 0.0
         priced._make(slots, self.forecast, output)
         arrays.count = 0
         try:
             of_cached, of_indexed = floats(&arrays, cached, slots), floats(&arrays, indexed, slots)
             if adapter is not None:
-                mask, one, two, other, all_slots = adapter
+                mask, one, two, other, all_slots, home, hope = adapter
                 until_slot, loaded = floats(&arrays, one, slots), floats(&arrays, other, slots)
                 taken_slot = floats(&arrays, two, slots)
                 limits, resident = floats(&arrays, all_slots, slots), flags(&arrays, mask, slots)
@@ -218,7 +220,7 @@ cdef class Cost:
                 foreign, other_kv = priced._row(OTHERS), priced._row(HELD)
             priced._matter = self._fill(
                 columns, now, prompt, sequences, output, rest, late_ms, hit_share, of_cached, of_indexed,
-                foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, of_lent, of_reuse, priced,
+                foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, home, hope, of_lent, of_reuse, priced,
             )
             return priced
         finally:
@@ -243,6 +245,8 @@ cdef class Cost:
         const double* taken_slot,
         const double* loaded,
         const double* limits,
+        Py_ssize_t home,
+        double hope,
         const double* lent,
         const double* reuse,
         Priced out,
@@ -374,7 +378,7 @@ cdef class Cost:
             adapter_ms = 0.0
             to_adapter[s] = 0.0
             if resident != NULL and not resident[s]:
-                adapter_ms = self.adapter_load_ms
+                adapter_ms = self.adapter_load_ms * (1.0 - hope) if s == home else self.adapter_load_ms
                 to_adapter[s] = adapter_ms * (
                     1.0 + (self.adapter_eviction_weight if loaded[s] >= limits[s] else 0.0) + batch
                 )

@@ -252,6 +252,7 @@ class Pool:
             rng=self._rng,
             stale_after_ms=settings.stale_after_ms,
             adapter=adapter,
+            adapter_home=self.homes.of_adapter(adapter, cached) if adapter and self.homes.others else (-1, 0.0),
             expected_output=expected_output,
             expected_rest=lengths.remaining(),
             hit_share=self._hit_share,
@@ -460,6 +461,7 @@ class Pool:
         self._readings.apply(endpoint, sample, now)
         if sample.ttft is not None or sample.cached_prompt_tokens is not None:
             self.homes.sampled(endpoint, sample)
+            self.adapters.set_others(self.homes.others > 0.0)
         if sample.running == 0 and not sample.waiting and self.table.holds(endpoint):
             self._release_lost(endpoint, sample.taken_ms, now)
         if self.flow is not None:

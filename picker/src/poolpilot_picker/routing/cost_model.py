@@ -226,6 +226,9 @@ class CostModel:
         adapters = view.adapters
         cold = ~adapters.resident_mask(view.adapter)
         self._adapter_ms = load = np.where(cold, parameters.adapter_load_ms, 0.0)
+        home, hope = view.adapter_home
+        if home >= 0:
+            load[home] *= 1.0 - hope
         displaced = parameters.adapter_eviction_weight * (adapters.loaded_slots() >= adapters.adapter_slots())
         self.terms["adapter"] = load * (1.0 + displaced + batch)
         until, taken = adapters.scarcity(view.adapter)

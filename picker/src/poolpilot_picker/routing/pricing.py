@@ -32,7 +32,7 @@ class Pricing:
         if view.adapter:
             until, taken = adapters.scarcity(view.adapter)
             resident = adapters.resident_mask(view.adapter)
-            adapter = (resident, until, taken, adapters.loaded_slots(), adapters.adapter_slots())
+            adapter = (resident, until, taken, adapters.loaded_slots(), adapters.adapter_slots(), *view.adapter_home)
         return formula.price(
             columns,
             view.now,

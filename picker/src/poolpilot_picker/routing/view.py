@@ -40,6 +40,8 @@ class DecisionView(msgspec.Struct, kw_only=True, eq=False):
     stale_after_ms: float = 10_000.0
     adapter: str = ""
     """The adapter asked for, empty for a base model."""
+    adapter_home: tuple[int, float] = (-1, 0.0)
+    """Where others have probably made it warm, and how likely; slot −1: there are no others."""
     expected_output: float = 300.0
     """Tokens per sequence, learned, at most max_tokens."""
     expected_rest: float = 300.0

@@ -21,6 +21,8 @@ DEFAULT_SLOTS: Final = 4
 """GPU adapter slots assumed where the engine does not tell."""
 MOST_SHARED: Final = 6
 """Requests in flight from which on an adapter is taken to give its GPU slot back as late as with so many."""
+THEIRS: Final = 2
+"""Requests that an adapter of others is taken to have in flight where it runs."""
 _FREED: Final = tuple(2.0 ** (1 - count) for count in range(MOST_SHARED + 1))
 """By an adapter's requests in flight: GPU slots it gives back per length of an answer. Each further one makes it twice
 as late: others arrive meanwhile."""
@@ -122,7 +124,10 @@ class AdapterResidency:
         self.full = 0
         """How many slots there are whose GPU slots are all in use; 0 most of the time."""
         self._waiting_requests = 0.0
+        self._others = False
+        """Others place requests too: what engines tell of adapters that are not in flight here is theirs."""
         self._told: Mask = np.zeros(0, dtype=np.bool_)
+        self._exports: Mask = np.zeros(0, dtype=np.bool_)
 
     def resize(self, slots: int) -> None:
         """Follows the number of slots; a slot that goes must have been cleared."""
@@ -141,6 +146,7 @@ class AdapterResidency:
         self._deferred = _resized(self._deferred, slots, 0.0)
         self._none = np.zeros(slots)
         self._told = _resized(self._told, slots, False)
+        self._exports = _resized(self._exports, slots, False)
         self._serving.clear()
 
     def clear(self, slot: int) -> None:
@@ -152,7 +158,14 @@ class AdapterResidency:
         self._queue(slot)
         self._busy[slot] = 0.0
         self._limits[slot] = DEFAULT_SLOTS
-        self._told[slot] = False
+        self._told[slot] = self._exports[slot] = False
+
+    def set_others(self, there: bool) -> None:
+        """Whether others place requests too."""
+        if there != self._others:
+            self._others = there
+            for slot in range(len(self._slots)):
+                self._queue(slot)
 
     def restarted(self, slot: int) -> None:
         """The engine restarted: its GPU slots are empty; what it serves is read again."""
@@ -162,6 +175,8 @@ class AdapterResidency:
         self._replace(self._resident, slot, tuple(known.resident), ())
         known.resident.clear()
         self._occupied[slot] = self._loaded[slot] = 0.0
+        if self._others:
+            self._queue(slot)
 
     @staticmethod
     def _replace(masks: _NameMasks, slot: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
@@ -197,6 +212,7 @@ class AdapterResidency:
             self._replace(self._resident, slot, tuple(known.resident), resident)
             known.resident = OrderedDict.fromkeys(resident)
             self._loaded[slot] = len(resident)
+            self._exports[slot] = True
         if active is not None:
             known.active = self._replace(self._active, slot, known.active, active)
             for name in active:
@@ -206,6 +222,8 @@ class AdapterResidency:
             known.waiting = self._replace(self._waiting, slot, known.waiting, waiting)
         if active is not None or waiting is not None:
             self._occupied[slot] = len(known.active) + len(known.waiting)
+            if self._others:
+                self._queue(slot)
 
     def _load(self, slot: int, name: str) -> bool:
         known = self._slots[slot]
@@ -217,7 +235,10 @@ class AdapterResidency:
             self._resident.add(name, slot)
         while len(resident) > self._limits[slot]:
             # Engines evict the least recently used adapter that no running request needs.
-            idle = next((held for held in resident if held not in known.inflight and held != name), None)
+            running = known.active if self._others else ()
+            idle = next(
+                (held for held in resident if held not in known.inflight and held != name and held not in running), None
+            )
             if idle is None:
                 break
             del resident[idle]
@@ -233,7 +254,7 @@ class AdapterResidency:
         if inflight[adapter] == 1:
             self._inflight.add(adapter, slot)
         self._busy[slot] = active = len(inflight)
-        if active >= self._limits[slot]:
+        if self._others or active >= self._limits[slot]:
             self._queue(slot)
         return cold
 
@@ -257,11 +278,16 @@ class AdapterResidency:
         known = self._slots[slot]
         inflight, limit = known.inflight, int(self._limits[slot])
         names = list(inflight)
-        known.queued = tuple(names[limit:])
-        deferred, until = sum([inflight[name] for name in known.queued]), 0.0
-        if len(names) >= limit:
-            freed = sum([_FREED[min(inflight[name], MOST_SHARED)] for name in names[:limit]])
-            until = (len(names) - limit + 1.0) / freed
+        # Others' adapters: those that run hold slots, those that wait stand behind ours.
+        theirs = [name for name in known.active if name not in inflight] if self._others else []
+        behind = [name for name in known.waiting if name not in inflight] if self._others else []
+        left = max(0, limit - len(theirs))
+        known.queued = tuple(names[left:])
+        deferred, until = sum([inflight[name] for name in known.queued]) + len(behind), 0.0
+        held = len(theirs) + len(names) + len(behind)
+        if held >= limit:
+            freed = sum([_FREED[min(inflight[name], MOST_SHARED)] for name in names[:left]])
+            until = (held - limit + 1.0) / (freed + _FREED[THEIRS] * min(limit, len(theirs)))
         self.full += bool(until) - bool(self._until_slot[slot])
         self._waiting_requests += deferred - self._deferred[slot]
         self._until_slot[slot], self._deferred[slot] = until, deferred
@@ -295,8 +321,13 @@ class AdapterResidency:
         return mask
 
     def resident_mask(self, adapter: str) -> Mask:
-        """Slots that probably hold the adapter in GPU memory."""
-        return self._resident.of(adapter)
+        """Slots that probably hold the adapter in GPU memory. Where others load adapters too, only those where it is in
+        use, or whose engine tells what it holds: what is idle is the first to go for theirs."""
+        resident = self._resident.of(adapter)
+        if not self._others:
+            return resident
+        used: Mask = resident & (self._inflight.of(adapter) | self._active.of(adapter) | self._exports)
+        return used
 
     def busy_slots(self) -> Floats:
         """Distinct adapters with our requests in flight, per slot, live."""
@@ -313,14 +344,19 @@ class AdapterResidency:
             return self._none, self._none
         price = self._waiting_requests / float(self._limits.sum())
         here = self._inflight.masks.get(adapter)
-        if here is None:
+        runs = self._active.masks.get(adapter) if self._others else None
+        if here is None and runs is None:
             return self._until_slot, np.full(len(self._slots), price)
-        until: Floats = np.where(here, 0.0, self._until_slot)
+        if here is None:
+            here = self._inflight.of(adapter)
+        until: Floats = np.where(here if runs is None else here | runs, 0.0, self._until_slot)
         taken: Floats = np.full(len(self._slots), price)
+        if runs is not None:
+            taken[runs] = price / (1.0 + THEIRS)
         for slot in here.nonzero()[0].tolist():
             known = self._slots[slot]
             taken[slot] = price / (1.0 + known.inflight[adapter])
-            if adapter in known.queued:
+            if adapter in known.queued and (runs is None or not runs[slot]):
                 ahead = known.queued.index(adapter) + 1.0
                 until[slot] = self._until_slot[slot] * ahead / (len(known.queued) + 1.0)
         return until, taken

@@ -10,6 +10,7 @@ to be cached there lowers the predicted prefill, as far as such hopes have come 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -125,6 +126,17 @@ class Homes:
         slot = self._find(cached, self._slots, self._salts, chain.hashes, chain.ends)
         more = self._others * max(0.0, prompt_tokens - 1.0 - float(cached[slot]))
         return Home(slot, more, self.trust * more)
+
+    def of_adapter(self, name: str, cached: Floats) -> tuple[int, float]:
+        """(slot, how likely others have made the adapter warm there), (-1, 0.0) where nobody else places anything."""
+        if self._others == 0.0:
+            return -1, 0.0
+        if self._generation != self._table.generation:
+            self._list_endpoints()
+        if len(self._slots) < 2:
+            return -1, 0.0
+        key = xxh64_intdigest(name.encode("utf-8", "replace"))
+        return self._find(cached, self._slots, self._salts, (key,), (math.inf,)), self._others
 
     def placed(self, slot: int, prompt_tokens: float, cached_tokens: float, home: Home | None) -> None:
         """A prompt was placed, of which so much is known to be cached there."""
