@@ -303,17 +303,25 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def adapters_in_flight_are_those_of_the_open_bookings(self):
-        adapters = self.pool.adapters
+        adapters, others = self.pool.adapters, self.pool.homes.others > 0.0
         for endpoint in self.table:
             slot = endpoint.slot
             counted = Counter(b.adapter for b in self._at(endpoint) if b.adapter)
             assert adapters.inflight(slot) == dict(counted)
             assert adapters.busy_slots()[slot] == len(counted)
-            waiting = list(adapters.inflight(slot).values())[int(adapters.adapter_slots()[slot]) :]
-            assert adapters.not_deferred(slot, 1e6) == 1e6 - sum(waiting)
+            theirs, behind = set(), set()
+            if others:
+                theirs = {name for name in adapters.active(slot) if name not in counted}
+                behind = {name for name in adapters.waiting(slot) if name not in counted and name not in theirs}
+            waiting = list(adapters.inflight(slot).values())[
+                max(0, int(adapters.adapter_slots()[slot]) - len(theirs)) :
+            ]
+            assert adapters.not_deferred(slot, 1e6) == 1e6 - sum(waiting) - len(behind)
         for name in ADAPTERS:
+            held = [name in adapters.resident(slot) for slot in range(len(self.table))]
+            used = adapters.resident_mask(name).tolist()
+            assert used == held or (others and all(here or not one for one, here in zip(used, held, strict=True)))
             for mask, listed in (
-                (adapters.resident_mask(name), adapters.resident),
                 (adapters.is_active_mask(name), adapters.active),
                 (adapters.is_waiting_mask(name), adapters.waiting),
             ):

@@ -29,6 +29,8 @@ as late: others arrive meanwhile."""
 CACHED_MODELS: Final = 4_096
 """Model names whose endpoints are remembered: clients choose the names."""
 
+_NOBODY: Final[frozenset[str]] = frozenset()
+
 _Array = TypeVar("_Array", bound=NDArray[Any])
 
 
@@ -270,7 +272,7 @@ class AdapterResidency:
             del inflight[adapter]
             self._inflight.discard(adapter, slot)
         self._busy[slot] = len(inflight)
-        if self._until_slot[slot]:
+        if self._others or self._until_slot[slot]:
             self._queue(slot)
 
     def _queue(self, slot: int) -> None:
@@ -279,18 +281,25 @@ class AdapterResidency:
         inflight, limit = known.inflight, int(self._limits[slot])
         names = list(inflight)
         # Others' adapters: those that run hold slots, those that wait stand behind ours.
-        theirs = [name for name in known.active if name not in inflight] if self._others else []
-        behind = [name for name in known.waiting if name not in inflight] if self._others else []
+        theirs, behind = self._of_others(known) if self._others else (_NOBODY, _NOBODY)
         left = max(0, limit - len(theirs))
         known.queued = tuple(names[left:])
         deferred, until = sum([inflight[name] for name in known.queued]) + len(behind), 0.0
         held = len(theirs) + len(names) + len(behind)
         if held >= limit:
             freed = sum([_FREED[min(inflight[name], MOST_SHARED)] for name in names[:left]])
-            until = (held - limit + 1.0) / (freed + _FREED[THEIRS] * min(limit, len(theirs)))
+            freed += _FREED[THEIRS] * min(limit, len(theirs))
+            # Where nothing runs, who waits there was told of a moment ago.
+            until = (held - limit + 1.0) / freed if freed else 0.0
         self.full += bool(until) - bool(self._until_slot[slot])
         self._waiting_requests += deferred - self._deferred[slot]
         self._until_slot[slot], self._deferred[slot] = until, deferred
+
+    @staticmethod
+    def _of_others(known: _Slot) -> tuple[set[str], set[str]]:
+        """Adapters that run at an endpoint and that wait there, of those that we have no request for."""
+        theirs = set(known.active).difference(known.inflight)
+        return theirs, set(known.waiting).difference(known.inflight, theirs)
 
     def inflight(self, slot: int) -> dict[str, int]:
         """Our requests in flight per adapter."""

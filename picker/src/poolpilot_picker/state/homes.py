@@ -56,13 +56,13 @@ class Homes:
         "_generation",
         "_hits",
         "_last",
-        "_others",
         "_predicted",
         "_prompts",
         "_queried",
         "_salts",
         "_slots",
         "_table",
+        "others",
     )
 
     def __init__(self, table: EndpointTable) -> None:
@@ -72,18 +72,14 @@ class Homes:
         self._generation = -1
         self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._salts: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
-        self._others = 0.0
+        self.others = 0.0
+        """Share of the pool's sequences that others have placed, 0 where it is next to nothing."""
         self._last: dict[Endpoint, tuple[float, float]] = {}
         """Counters of found and queried prompt tokens, as they were told last."""
         self._hits = self._queried = 0.0
         """Prompt tokens that the engines found and looked for."""
         self._predicted = self._prompts = 0.0
         """Of our own placements: prompt tokens that were to be found, homes trusted in full, and all."""
-
-    @property
-    def others(self) -> float:
-        """Share of the pool's sequences that others have placed, 0 where it is next to nothing."""
-        return self._others
 
     @property
     def trust(self) -> float:
@@ -98,14 +94,14 @@ class Homes:
         table = self._table
         theirs, ours = float(table.foreign_mean.dot(table.mean_weight)), float(table.own_mean.dot(table.mean_weight))
         share = theirs / (theirs + ours) if theirs > 0.0 else 0.0
-        self._others = share if share >= LEAST_OTHERS else 0.0
+        self.others = share if share >= LEAST_OTHERS else 0.0
         queried = sample.cache_queried_tokens if sample.cache_queried_tokens is not None else sample.prompt_tokens
         if sample.cached_prompt_tokens is None or queried is None:
             return
         found = sample.cached_prompt_tokens
         found_before, queried_before = self._last.get(endpoint, (found, queried))
         self._last[endpoint] = found, queried
-        if self._others == 0.0 or found < found_before or queried <= queried_before:
+        if self.others == 0.0 or found < found_before or queried <= queried_before:
             return
         kept = max(0.0, 1.0 - (queried - queried_before) / FORGET_TOKENS)
         self._hits = kept * self._hits + found - found_before
@@ -117,26 +113,26 @@ class Homes:
 
     def of(self, chain: PrefixChain, prompt_tokens: float, cached: Floats) -> Home | None:
         """The home of a prompt of which each slot is known to hold so much; None: nobody else places anything here."""
-        if self._others == 0.0 or not chain.hashes:
+        if self.others == 0.0 or not chain.hashes:
             return None
         if self._generation != self._table.generation:
             self._list_endpoints()
         if len(self._slots) < 2:
             return None
         slot = self._find(cached, self._slots, self._salts, chain.hashes, chain.ends)
-        more = self._others * max(0.0, prompt_tokens - 1.0 - float(cached[slot]))
+        more = self.others * max(0.0, prompt_tokens - 1.0 - float(cached[slot]))
         return Home(slot, more, self.trust * more)
 
     def of_adapter(self, name: str, cached: Floats) -> tuple[int, float]:
         """(slot, how likely others have made the adapter warm there), (-1, 0.0) where nobody else places anything."""
-        if self._others == 0.0:
+        if self.others == 0.0:
             return -1, 0.0
         if self._generation != self._table.generation:
             self._list_endpoints()
         if len(self._slots) < 2:
             return -1, 0.0
         key = xxh64_intdigest(name.encode("utf-8", "replace"))
-        return self._find(cached, self._slots, self._salts, (key,), (math.inf,)), self._others
+        return self._find(cached, self._slots, self._salts, (key,), (math.inf,)), self.others
 
     def placed(self, slot: int, prompt_tokens: float, cached_tokens: float, home: Home | None) -> None:
         """A prompt was placed, of which so much is known to be cached there."""
