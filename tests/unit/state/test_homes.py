@@ -131,6 +131,7 @@ def test_trust_is_what_came_true():
     assert homes.of(PROMPTS[0], 1_001, np.zeros(8)).tokens == pytest.approx(homes.trust * 1_000)
     counted(pool, 15_000, 4_000_000)
     assert homes.trust == LEAST_TRUST
+    assert homes.of(PROMPTS[0], 1_001, np.zeros(8)).tokens > 0.0, "or nobody would ever see hope come true again"
     for at in range(1, 60):
         counted(pool, 15_000 + 90_000 * at, 4_000_000 + 100_000 * at)
     assert homes.trust == 1.0, "and hope comes back with what is found"

@@ -10,6 +10,8 @@ from core_pools import START, feed, feed_all, make_pool, request
 from poolpilot_picker.flow.outcome import Outcome
 from poolpilot_picker.state.load import LoadEstimate
 
+pytestmark = pytest.mark.usefixtures("both_cores")
+
 STALE = 10_000.0
 
 
