@@ -311,8 +311,9 @@ class PoolMachine(RuleBasedStateMachine):
             assert adapters.busy_slots()[slot] == len(counted)
             theirs, behind = set(), set()
             if others:
-                theirs = {name for name in adapters.active(slot) if name not in counted}
-                behind = {name for name in adapters.waiting(slot) if name not in counted and name not in theirs}
+                ours = {*counted, *adapters._slots[slot].ended}
+                theirs = {name for name in adapters.active(slot) if name not in ours}
+                behind = {name for name in adapters.waiting(slot) if name not in ours and name not in theirs}
             waiting = list(adapters.inflight(slot).values())[
                 max(0, int(adapters.adapter_slots()[slot]) - len(theirs)) :
             ]

@@ -281,3 +281,16 @@ def test_what_runs_for_others_is_not_thought_to_go():
         tell(adapters, 0, active_adapters=("a", "b"))
         adapters.used(0, "c")
         assert adapters.resident(0) == left
+
+
+def test_what_of_ours_has_just_ended_is_not_others():
+    adapters = make(gpu_slots=2)
+    adapters.set_others(True)
+    for name in ("a", "b", "c"):
+        adapters.book(0, name)
+    tell(adapters, 0, active_adapters=("a", "b"), waiting_adapters=("c",))
+    for name in ("a", "b", "c"):
+        adapters.release(0, name)
+    assert adapters.full == 0 and adapters.scarcity("d")[0].tolist() == [0.0, 0.0]
+    tell(adapters, 0, active_adapters=("a", "b"), waiting_adapters=())
+    assert adapters.scarcity("d")[0].tolist() == [1.0, 0.0], "now the engine tells of somebody else's"

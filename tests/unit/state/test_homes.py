@@ -44,7 +44,7 @@ def home_of(pool, prompt, cached=None, tokens=1_300):
 def counted(pool, found, queried, slot=0):
     """The engine has looked for so many prompt tokens since its start, and found so many."""
     sample = EngineSample(taken_ms=START, cached_prompt_tokens=float(found), cache_queried_tokens=float(queried))
-    pool.homes.sampled(pool.table.at(slot), sample)
+    pool.homes.sampled(pool.table.at(slot), sample, 10_000.0)
 
 
 def test_all_pickers_find_the_same_home_whatever_their_slots():
@@ -149,7 +149,7 @@ def test_counters_that_begin_again_or_are_missing_teach_nothing():
     other = pool_with_others()
     other.homes.placed(home.slot, 1_000.0, 0.0, home)
     for taken in (1.0, 2.0):
-        other.homes.sampled(other.table.at(0), EngineSample(taken_ms=START + taken, prompt_tokens=1e6 * taken))
+        other.homes.sampled(other.table.at(0), EngineSample(taken_ms=START + taken, prompt_tokens=1e6 * taken), 1e4)
     assert other.homes.trust == 1.0
 
 
@@ -200,6 +200,38 @@ def test_an_adapter_is_at_home_at_one_endpoint_for_all_pickers():
     assert len(set(addresses)) == 8 and {hope for _, hope in homes} == {1.0}
     assert pool_with_others(running=0.0).homes.of_adapter("a", none) == (-1, 0.0)
     assert pool_with_others(range(1)).homes.of_adapter("a", none) == (-1, 0.0)
+
+
+def test_who_is_not_heard_from_any_more_is_no_evidence_of_others():
+    pool = make_pool(2)
+    feed(pool, pool.table.at(0), START, running=10.0, ttft=HistogramTotals())
+    feed(pool, pool.table.at(1), START + 9_000, running=0.0, ttft=HistogramTotals())
+    assert pool.homes.others == 1.0
+    feed(pool, pool.table.at(1), START + 11_000, running=0.0, ttft=HistogramTotals())
+    assert pool.homes.others == 0.0
+
+
+def test_a_sample_that_is_dropped_teaches_nothing():
+    pool = pool_with_others()
+    first = pool.table.at(0)
+    for taken, queried in ((0, 0.0), (10, 100.0), (5, 50.0), (20, 100.0)):
+        counters = {"cached_prompt_tokens": 0.0, "cache_queried_tokens": queried}
+        feed(pool, first, START + 20, running=9.0, taken_ms=START + taken, **counters)
+    assert pool.homes._queried == 100.0
+    pool.apply_endpoints(endpoint.spec for endpoint in list(pool.table.wanted())[1:])
+    feed(pool, first, START + 30, running=9.0, **counters)
+    assert not pool.homes._last
+
+
+def test_a_home_is_among_those_that_serve_the_model():
+    pool = pool_with_others()
+    serving = np.array([True] * 3 + [False] * 5)
+    prompts = [chain(("system", 640), (f"chat {number}", 640)) for number in range(60)]
+    held = np.where(serving, 640.0, 0.0)
+    homes = {pool.homes.of(prompt, 1_300, held, serving).slot for prompt in prompts}
+    assert homes == {0, 1, 2}, "and common is what most of those hold"
+    assert {pool.homes.of_adapter(f"a{number}", held, serving)[0] for number in range(40)} == {0, 1, 2}
+    assert pool.homes.of(prompts[0], 1_300, held, np.arange(8) == 5) is None
 
 
 def test_homes_of_an_empty_pool():

@@ -362,7 +362,9 @@ cdef class Columns:
             foreign[slot] = told[slot]
             if expected:
                 told_share = TOLD_SHARE * smaller(larger(1.0 - age / TOLD_MS, 0.0), 1.0)
-                usual = mean[slot] * smaller((own[slot] + FEW) / (own_mean[slot] + FEW), MOST_TIMES)
+                usual = mean[slot] * smaller(
+                    larger((own[slot] + FEW) / (own_mean[slot] + FEW), 1.0 / MOST_TIMES), MOST_TIMES
+                )
                 foreign[slot] = told_share * told[slot] + (1.0 - told_share) * usual
             trust = smaller(larger(2.0 - 2.0 * (age / stale_after_ms), 0.0), 1.0)
             if trust < 1.0:

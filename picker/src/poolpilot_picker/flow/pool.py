@@ -239,6 +239,7 @@ class Pool:
             expected_output = 1.0
         else:
             expected_output = lengths.expected(model, request.tenant, request.max_tokens)
+        serving = self.adapters.serving
         cached = prefixes.match(request.prefix, tokens - 1.0 if tokens > 1 else 0.0)
         return DecisionView(
             request=request,
@@ -246,13 +247,15 @@ class Pool:
             now=now,
             mask=mask,
             cached_tokens=cached,
-            home=self.homes.of(request.prefix, tokens, cached) if self.homes.others else None,
+            home=self.homes.of(request.prefix, tokens, cached, serving(model)) if self.homes.others else None,
             indexed_tokens=prefixes.tokens(),
             adapters=self.adapters,
             rng=self._rng,
             stale_after_ms=settings.stale_after_ms,
             adapter=adapter,
-            adapter_home=self.homes.of_adapter(adapter, cached) if adapter and self.homes.others else (-1, 0.0),
+            adapter_home=(
+                self.homes.of_adapter(adapter, cached, serving(model)) if adapter and self.homes.others else (-1, 0.0)
+            ),
             expected_output=expected_output,
             expected_rest=lengths.remaining(),
             hit_share=self._hit_share,
@@ -293,7 +296,7 @@ class Pool:
             except Exception:
                 self.ledger.release(booking, now, answered=False)
                 raise
-            if cold:
+            if cold or forecast.adapter_ms > 0.0:
                 self._learners.loading(endpoint, forecast.adapter_ms)
             if booking.deferred:
                 self._learners.deferred(endpoint)
@@ -458,9 +461,9 @@ class Pool:
 
     def apply_sample(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
         """A telemetry sample arrived. One that is older than what is known is dropped."""
-        self._readings.apply(endpoint, sample, now)
-        if sample.ttft is not None or sample.cached_prompt_tokens is not None:
-            self.homes.sampled(endpoint, sample)
+        taken = self._readings.apply(endpoint, sample, now)
+        if taken and (sample.ttft is not None or sample.cached_prompt_tokens is not None):
+            self.homes.sampled(endpoint, sample, self.settings.stale_after_ms)
             self.adapters.set_others(self.homes.others > 0.0)
         if sample.running == 0 and not sample.waiting and self.table.holds(endpoint):
             self._release_lost(endpoint, sample.taken_ms, now)

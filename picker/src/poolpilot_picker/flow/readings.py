@@ -43,11 +43,11 @@ class Readings:
         self._preemptions: dict[Endpoint, float] = {}
         """By the engine's counter, when it last told."""
 
-    def apply(self, endpoint: Endpoint, sample: EngineSample, now: float) -> None:
-        """A telemetry sample arrived."""
+    def apply(self, endpoint: Endpoint, sample: EngineSample, now: float) -> bool:
+        """A telemetry sample arrived. False: it was dropped."""
         table, slot = self._table, endpoint.slot
         if not table.holds(endpoint) or sample.taken_ms < table.sample_ms[slot]:
-            return
+            return False
         self._learners.advance(endpoint, now)
         # A fact once told stays true when a later sample does not repeat it.
         if sample.prefix_caching is False:
@@ -65,6 +65,7 @@ class Readings:
                 table.preempting_until_ms[slot] = now + PREEMPTING_FOR_MS
             self._preemptions[endpoint] = sample.preemptions
         self._learners.sampled(endpoint, sample, now)
+        return True
 
     def apply_report(self, endpoint: Endpoint, report: EngineSample, now: float) -> None:
         """A load report that came with an answer. It names a gauge or two: the others stay as the last sample told."""

@@ -46,7 +46,7 @@ def _resized(column: _Array, slots: int, fill: float) -> _Array:
 class _Slot:
     """What is known of one endpoint's models."""
 
-    __slots__ = ("active", "inflight", "most", "queued", "resident", "served", "waiting")
+    __slots__ = ("active", "ended", "inflight", "most", "queued", "resident", "served", "waiting")
 
     def __init__(self) -> None:
         self.served: ServedModels | None = None
@@ -59,6 +59,8 @@ class _Slot:
         self.inflight: Counter[str] = Counter()
         """Our requests in flight per adapter, in the order in which the adapters became active: as many as there are
         GPU slots run, the others wait for one."""
+        self.ended: set[str] = set()
+        """Of which our last request has ended since the engine last told: what it told of them was ours."""
         self.queued: tuple[str, ...] = ()
         """Those that wait."""
 
@@ -224,6 +226,7 @@ class AdapterResidency:
             known.waiting = self._replace(self._waiting, slot, known.waiting, waiting)
         if active is not None or waiting is not None:
             self._occupied[slot] = len(known.active) + len(known.waiting)
+            known.ended.clear()
             if self._others:
                 self._queue(slot)
 
@@ -271,6 +274,7 @@ class AdapterResidency:
         if inflight[adapter] <= 0:
             del inflight[adapter]
             self._inflight.discard(adapter, slot)
+            self._slots[slot].ended.add(adapter)
         self._busy[slot] = len(inflight)
         if self._others or self._until_slot[slot]:
             self._queue(slot)
@@ -298,8 +302,8 @@ class AdapterResidency:
     @staticmethod
     def _of_others(known: _Slot) -> tuple[set[str], set[str]]:
         """Adapters that run at an endpoint and that wait there, of those that we have no request for."""
-        theirs = set(known.active).difference(known.inflight)
-        return theirs, set(known.waiting).difference(known.inflight, theirs)
+        theirs = set(known.active).difference(known.inflight, known.ended)
+        return theirs, set(known.waiting).difference(known.inflight, known.ended, theirs)
 
     def inflight(self, slot: int) -> dict[str, int]:
         """Our requests in flight per adapter."""

@@ -35,7 +35,8 @@ MEAN_MS: Final = 10_000.0
 FEW: Final = 0.5
 """Sequences added to ours, now and usually, before they are compared: few of them tell little."""
 MOST_TIMES: Final = 4.0
-"""What others have is taken to be at most so many times what is usual."""
+"""What others have is taken to be at most so many times what is usual, and at least that part of it: direct clients do
+not follow us."""
 NOBODY: Final = 0.01
 """Where a sample tells of none and fewer are usual, there are none."""
 
@@ -400,7 +401,9 @@ class ReferenceColumns:
         peers = 0.5 * float(fresh[(len(fresh) - 1) // 2] + fresh[len(fresh) // 2]) if len(fresh) else 0.0
         if expected:
             told = TOLD_SHARE * np.minimum(np.maximum(1.0 - age / TOLD_MS, 0.0), 1.0)
-            usual = block[_FOREIGN_MEAN] * np.minimum((own + FEW) / (block[_OWN_MEAN] + FEW), MOST_TIMES)
+            usual = block[_FOREIGN_MEAN] * np.minimum(
+                np.maximum((own + FEW) / (block[_OWN_MEAN] + FEW), 1.0 / MOST_TIMES), MOST_TIMES
+            )
             foreign = told * foreign + (1.0 - told) * usual
         trust = np.minimum(np.maximum(2.0 - 2.0 * (age / stale_after_ms), 0.0), 1.0)
         foreign = trust * foreign + (1.0 - trust) * peers

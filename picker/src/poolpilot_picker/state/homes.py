@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from poolpilot_picker.requests.request import PrefixChain
-    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable, Floats
+    from poolpilot_picker.state.endpoints import Endpoint, EndpointTable, Floats, Mask
     from poolpilot_picker.state.samples import EngineSample
 
 LEAST_OTHERS: Final = 0.05
@@ -89,19 +89,22 @@ class Homes:
         found, expected = self._hits / self._queried, self._predicted / self._prompts
         return min(1.0, max(LEAST_TRUST, found / expected))
 
-    def sampled(self, endpoint: Endpoint, sample: EngineSample) -> None:
+    def sampled(self, endpoint: Endpoint, sample: EngineSample, stale_after_ms: float) -> None:
         """A sample that told more than gauges was applied to the table: every few seconds of each endpoint."""
         table = self._table
-        theirs, ours = float(table.foreign_mean.dot(table.mean_weight)), float(table.own_mean.dot(table.mean_weight))
+        # What an endpoint told that says nothing any more is no evidence of anybody.
+        weight = table.mean_weight * (table.load_ms >= sample.taken_ms - stale_after_ms)
+        theirs, ours = float(table.foreign_mean.dot(weight)), float(table.own_mean.dot(weight))
         share = theirs / (theirs + ours) if theirs > 0.0 else 0.0
-        self.others = share if share >= LEAST_OTHERS else 0.0
+        # Who is there stays until half as much is left: else a share near the bound would come and go.
+        self.others = share if share >= (0.5 * LEAST_OTHERS if self.others else LEAST_OTHERS) else 0.0
         queried = sample.cache_queried_tokens if sample.cache_queried_tokens is not None else sample.prompt_tokens
         if sample.cached_prompt_tokens is None or queried is None:
             return
         found = sample.cached_prompt_tokens
         found_before, queried_before = self._last.get(endpoint, (found, queried))
         self._last[endpoint] = found, queried
-        if self.others == 0.0 or found < found_before or queried <= queried_before:
+        if self.others == 0.0 or not (found >= found_before and queried > queried_before):
             return
         kept = max(0.0, 1.0 - (queried - queried_before) / FORGET_TOKENS)
         self._hits = kept * self._hits + found - found_before
@@ -111,28 +114,36 @@ class Homes:
         """The endpoint is gone, or its counters begin again."""
         self._last.pop(endpoint, None)
 
-    def of(self, chain: PrefixChain, prompt_tokens: float, cached: Floats) -> Home | None:
-        """The home of a prompt of which each slot is known to hold so much; None: nobody else places anything here."""
-        if self.others == 0.0 or not chain.hashes:
+    def of(self, chain: PrefixChain, prompt_tokens: float, cached: Floats, serving: Mask | None = None) -> Home | None:
+        """The home of a prompt of which each slot is known to hold so much; None: nobody else places anything here.
+
+        `serving`: slots that serve its model, None: all of them.
+        """
+        slots, salts = self._among(serving)
+        if len(slots) < 2 or not chain.hashes:
             return None
-        if self._generation != self._table.generation:
-            self._list_endpoints()
-        if len(self._slots) < 2:
-            return None
-        slot = self._find(cached, self._slots, self._salts, chain.hashes, chain.ends)
+        slot = self._find(cached, slots, salts, chain.hashes, chain.ends)
         more = self.others * max(0.0, prompt_tokens - 1.0 - float(cached[slot]))
         return Home(slot, more, self.trust * more)
 
-    def of_adapter(self, name: str, cached: Floats) -> tuple[int, float]:
+    def of_adapter(self, name: str, cached: Floats, serving: Mask | None = None) -> tuple[int, float]:
         """(slot, how likely others have made the adapter warm there), (-1, 0.0) where nobody else places anything."""
-        if self.others == 0.0:
-            return -1, 0.0
-        if self._generation != self._table.generation:
-            self._list_endpoints()
-        if len(self._slots) < 2:
+        slots, salts = self._among(serving)
+        if len(slots) < 2:
             return -1, 0.0
         key = xxh64_intdigest(name.encode("utf-8", "replace"))
-        return self._find(cached, self._slots, self._salts, (key,), (math.inf,)), self.others
+        return self._find(cached, slots, salts, (key,), (math.inf,)), self.others
+
+    def _among(self, serving: Mask | None) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+        """Slots and salts of the endpoints that may be a home: none where there are no others."""
+        if self._generation != self._table.generation:
+            self._list_endpoints()
+        if self.others == 0.0:
+            return self._slots[:0], self._salts[:0]
+        if serving is None:
+            return self._slots, self._salts
+        kept = serving[self._slots]
+        return self._slots[kept], self._salts[kept]
 
     def placed(self, slot: int, prompt_tokens: float, cached_tokens: float, home: Home | None) -> None:
         """A prompt was placed, of which so much is known to be cached there."""
