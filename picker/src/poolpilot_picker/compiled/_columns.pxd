@@ -54,6 +54,32 @@ cdef inline double smaller(double one, double other) noexcept nogil:
     return one if one < other else other
 
 
+cdef inline double selected(double* numbers, Py_ssize_t count, Py_ssize_t wanted) noexcept nogil:
+    """The one that would stand at `wanted` if they were sorted; none is NaN. Leaves none larger before it. Hoare's
+    selection."""
+    cdef Py_ssize_t low = 0, high = count - 1, left, right
+    cdef double pivot
+    while low < high:
+        pivot = numbers[low + (high - low) // 2]
+        left, right = low, high
+        while left <= right:
+            while numbers[left] < pivot:
+                left += 1
+            while numbers[right] > pivot:
+                right -= 1
+            if left <= right:
+                numbers[left], numbers[right] = numbers[right], numbers[left]
+                left += 1
+                right -= 1
+        if wanted <= right:
+            high = right
+        elif wanted >= left:
+            low = left
+        else:
+            break
+    return numbers[wanted]
+
+
 cdef inline double generated_tokens(
     double inflight,
     double prompt_tokens,

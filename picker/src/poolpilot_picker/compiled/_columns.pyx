@@ -384,33 +384,16 @@ cdef inline double gauge(value) except? -2.0:
 
 
 cdef double median(double* numbers, Py_ssize_t count) noexcept nogil:
-    """Of numbers that are none of them NaN, 0 where there are none; changes their order. Hoare's selection."""
-    cdef Py_ssize_t low = 0, high = count - 1, middle = count // 2, left, right, at
-    cdef double pivot, below
+    """Of numbers that are none of them NaN, 0 where there are none; changes their order."""
+    cdef Py_ssize_t middle = count // 2, at
+    cdef double above, below
     if count == 0:
         return 0.0
-    while low < high:
-        pivot = numbers[low + (high - low) // 2]
-        left, right = low, high
-        while left <= right:
-            while numbers[left] < pivot:
-                left += 1
-            while numbers[right] > pivot:
-                right -= 1
-            if left <= right:
-                numbers[left], numbers[right] = numbers[right], numbers[left]
-                left += 1
-                right -= 1
-        if middle <= right:
-            high = right
-        elif middle >= left:
-            low = left
-        else:
-            break
+    above = selected(numbers, count, middle)
     if count & 1:
-        return numbers[middle]
+        return above
     below = numbers[0]
     for at in range(1, middle):
         if numbers[at] > below:
             below = numbers[at]
-    return 0.5 * (below + numbers[middle])
+    return 0.5 * (below + above)

@@ -7,6 +7,8 @@ Does what `reference_home` in `state/homes.py` does; there are the reasons.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
+from poolpilot_picker.compiled._columns cimport selected
+
 
 def home(
     const double[::1] cached not None,
@@ -28,7 +30,7 @@ def home(
     try:
         for at in range(count):
             held[at] = cached[slots[at]]
-        common = chosen(held, count, (count - 1) // 2)
+        common = selected(held, count, (count - 1) // 2)
     finally:
         free(held)
     while low < high:
@@ -48,28 +50,3 @@ def home(
         if at == 0 or mixed > highest:
             highest, best = mixed, at
     return slots[best]
-
-
-cdef double chosen(double* numbers, Py_ssize_t count, Py_ssize_t wanted) noexcept nogil:
-    """The one that would stand at `wanted` if they were sorted; changes their order. Hoare's selection."""
-    cdef Py_ssize_t low = 0, high = count - 1, left, right
-    cdef double pivot
-    while low < high:
-        pivot = numbers[low + (high - low) // 2]
-        left, right = low, high
-        while left <= right:
-            while numbers[left] < pivot:
-                left += 1
-            while numbers[right] > pivot:
-                right -= 1
-            if left <= right:
-                numbers[left], numbers[right] = numbers[right], numbers[left]
-                left += 1
-                right -= 1
-        if wanted <= right:
-            high = right
-        elif wanted >= left:
-            low = left
-        else:
-            break
-    return numbers[wanted]

@@ -274,7 +274,9 @@ class AdapterResidency:
         if inflight[adapter] <= 0:
             del inflight[adapter]
             self._inflight.discard(adapter, slot)
-            self._slots[slot].ended.add(adapter)
+            known = self._slots[slot]
+            if adapter in known.active or adapter in known.waiting:
+                known.ended.add(adapter)
         self._busy[slot] = len(inflight)
         if self._others or self._until_slot[slot]:
             self._queue(slot)
