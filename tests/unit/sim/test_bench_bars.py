@@ -65,6 +65,8 @@ def test_a_figure_five_percent_worse_is_a_loss_and_one_that_might_be_is_named_to
     assert not unsure.sure and unsure.high > 1.05
     [goodput] = losses(runs(goodput_rps=0.9), CELL)
     assert goodput.value == pytest.approx(1.0 / 0.9)
+    [alone] = losses(runs(seeds=1, goodput_rps=0.5), CELL)
+    assert str(alone) == "S1 ρ 0.7 goodput 2.00 against lmetric", "one draw has no interval"
 
 
 def test_a_later_first_token_counts_above_a_quarter_of_its_target() -> None:

@@ -242,6 +242,20 @@ def test_every_load_has_twenty_draws_unless_a_number_was_asked_for(tmp_path):
     assert draws("--seeds", "12") == {0.5: 12, 0.9: 12}
 
 
+@pytest.mark.parametrize(
+    ("flags", "requests"),
+    [
+        ([], 4_000),
+        (["--set", "full"], 6_000),
+        (["--scenario", "S13"], 6_000),
+        (["--requests", "9000"], 9_000),
+    ],
+)
+def test_only_a_quick_set_whose_scenarios_nobody_named_has_shorter_runs(flags, requests, tmp_path):
+    """Who runs a trace of their own has all of it."""
+    assert parse([*flags, "--out", str(tmp_path)]).size(KNOWN["S13"], 100.0) == requests
+
+
 def test_every_rate_that_a_full_set_needs_is_stored_or_follows_from_one_that_is(tmp_path, monkeypatch):
     """Searching for those of adapters' variants would take longer than the runs."""
     monkeypatch.setattr(execute, "highest_rate", lambda *_: pytest.fail("a search"))

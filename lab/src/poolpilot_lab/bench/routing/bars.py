@@ -90,7 +90,7 @@ def losses(runs: Runs, cell: Cell) -> list[Loss]:
     for name in ("ttft_p99_ms", "e2e_p99_ms", "tpot_p99_ms", "goodput_rps"):
         value, low, high = runs.ratio(cell, POOLPILOT, best, name)
         if name == "goodput_rps":
-            value, low, high = 1.0 / value, 1.0 / high, 1.0 / max(1e-9, low)
+            value, low, high = 1.0 / value, 1.0 / high, 1.0 / low if low > 0.0 else math.inf
         bounded = high if math.isfinite(high) and runs.seeds(cell) > 1 else value
         if bounded <= LOSS:
             continue

@@ -54,8 +54,12 @@ class Options:
     endpoints: int | None = None
 
     def size(self, scenario: Scenario, rate: float) -> int:
-        """Requests of one run; sets differ in the number of runs."""
-        return self.requests or max(LEAST_REQUESTS, round(rate * scenario.run_s))
+        """Requests of one run."""
+        if self.requests is not None:
+            return self.requests
+        usual = max(LEAST_REQUESTS, round(rate * scenario.run_s))
+        most = SETS[self.set_name].most_requests
+        return usual if most is None or self.asked else min(usual, most)
 
     def of(self, table: str) -> tuple[Scenario, ...]:
         """Scenarios of a table, on the engines and in the number asked for."""

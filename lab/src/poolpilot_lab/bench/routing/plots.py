@@ -9,7 +9,9 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
+from poolpilot_lab.bench.routing.statistics import short
 from poolpilot_lab.sim.policies import CENTRAL_QUEUE, ORACLE
 from poolpilot_lab.sim.trip import POOLPILOT
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 BEST_SHOWN: Final = 5
 """Baselines in a picture besides ours and the references: more lines cannot be told apart."""
+MOST_NAMED: Final = 16
+"""Endpoints that a legend names."""
 _OTHERS: Final = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 _OURS: Final = {POOLPILOT: "tab:blue", ORACLE: "black", CENTRAL_QUEUE: "gray"}
 
@@ -69,25 +73,42 @@ def _scenario(runs: Runs, cells: list[Cell], file: Path) -> None:
         (axes[0][0], "ttft_p99_ms", "TTFT p99, ms"),
         (axes[0][1], "goodput_rps", "goodput, requests/s"),
     ):
-        for policy in shown:
-            loads = [cell.load for cell in cells if policy in runs.policies(cell)]
-            values = [runs.mean(cell, policy, name) for cell in cells if policy in runs.policies(cell)]
-            axis.plot(
-                loads,
-                [value if math.isfinite(value) else math.nan for value in values],
-                marker="o",
-                **_style(policy, shown),
-            )
-        axis.set_xlabel("load ρ")
         axis.set_title(title)
-    axes[0][0].set_yscale("log")
-    axes[0][0].legend(fontsize=7)
+        if len(cells) > 1:
+            _by_load(runs, cells, shown, name, axis)
+        else:
+            _at_one_load(runs, middle, shown, name, axis)
+    if len(cells) > 1:
+        axes[0][0].set_yscale("log")
+        axes[0][0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes[0][0].yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes[0][0].yaxis.set_minor_locator(NullLocator())
     _distribution(runs, middle, shown, axes[1][0])
+    axes[1][0].legend(fontsize=7)
     _endpoints(runs, middle, axes[1][1])
     figure.suptitle(f"{middle.scenario} (simulated)")
-    figure.tight_layout()
+    # Always the same four: measuring every label for a tight layout would take longer than to draw them.
+    figure.subplots_adjust(left=0.06, right=0.98, bottom=0.07, top=0.92, wspace=0.15, hspace=0.25)
     figure.savefig(file, dpi=90)
     plt.close(figure)
+
+
+def _by_load(runs: Runs, cells: list[Cell], shown: list[str], name: str, axis: Any) -> None:
+    for policy in shown:
+        there = [cell for cell in cells if policy in runs.policies(cell)]
+        values = _finite([runs.mean(cell, policy, name) for cell in there])
+        axis.plot([cell.load for cell in there], values, marker="o", **_style(policy, shown))
+    axis.set_xlabel("load ρ")
+
+
+def _at_one_load(runs: Runs, cell: Cell, shown: list[str], name: str, axis: Any) -> None:
+    for place, policy in enumerate(reversed(shown)):
+        value = runs.mean(cell, policy, name)
+        color = _style(policy, shown)["color"]
+        axis.barh(place, value if math.isfinite(value) else 0.0, color=color, alpha=0.5)
+        axis.text(0.01, place, f"{policy}: {short(value)}", va="center", transform=axis.get_yaxis_transform())
+    axis.set_yticks([])
+    axis.set_xlabel(f"at load ρ {cell.load:.2g}")
 
 
 def _distribution(runs: Runs, cell: Cell, shown: list[str], axis: Any) -> None:
@@ -107,6 +128,8 @@ def _endpoints(runs: Runs, cell: Cell, axis: Any) -> None:
     loads = runs.first(cell, POOLPILOT).figures["loads"]
     for number, line in enumerate(loads["endpoints"]):
         axis.plot(loads["seconds"], line, linewidth=0.9, label=str(number))
+    if len(loads["endpoints"]) <= MOST_NAMED:
+        axis.legend(fontsize=7, title="endpoint", title_fontsize=7)
     axis.set_xlabel("seconds")
     axis.set_title(f"sequences at each endpoint under poolpilot, ρ {cell.load:.2g}, first seed")
 

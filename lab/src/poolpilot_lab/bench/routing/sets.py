@@ -147,9 +147,11 @@ class Size:
     """Hidden draws."""
     tables: tuple[str, ...]
     """Where no scenarios were asked for; else those without scenarios of their own."""
+    most_requests: int | None = None
+    """Of one run, where no scenarios were asked for."""
 
 
 SETS: Final = {
-    "quick": Size((0.7,), 1, ("results", "uniform")),
+    "quick": Size((0.7,), 1, ("results", "uniform"), most_requests=4_000),
     "full": Size((0.5, 0.7, 0.9), 20, tuple(TABLES)),
 }
