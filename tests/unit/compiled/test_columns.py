@@ -99,6 +99,7 @@ parameters = st.builds(
     own_decode_weight=st.floats(0.0, 1.0),
     decode_horizon=st.floats(1.0, 1e6),
     others_weight=st.floats(0.0, 1.0),
+    backlog_ms=st.sampled_from((1.0, 100.0, 1e9, math.inf)),
     fleet_share=st.floats(0.0, 1.0),
     hit_wait_weight=st.sampled_from((0.0, 1.0, 9.0, math.inf)),
     slow_start_ms=st.sampled_from((0.0, 300.0, 1e9)),
@@ -314,7 +315,7 @@ def test_survives_numbers_that_make_no_sense(slots, seed, prompt, output, with_a
     mask = np.array([rng.random() < 0.5 for _ in range(slots)], dtype=np.bool_)
     columns, formula = table.columns, CORE.cost(CostParameters())
     cost = formula.price(
-        columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice((1e4, *odd)), arrays[0],
+        columns, math.nan, prompt, 1.0, output, 250.0, None, 0.4, rng.choice((1e4, *odd)), mask, arrays[0],
         arrays[1], (mask, *arrays[2:6], rng.randrange(-1, slots + 2), rng.choice(odd)) if with_adapter else None,
         rng.choice((None, arrays[6])), rng.choice((None, arrays[7])),
     )  # fmt: skip
@@ -348,6 +349,7 @@ def arguments(slots=3, **changed):
         "target_ms": None,
         "hit_share": 0.4,
         "stale_after_ms": 10_000.0,
+        "mask": np.ones(slots, dtype=np.bool_),
         "cached": floats,
         "indexed": floats,
         "adapter": (np.zeros(slots, dtype=np.bool_), floats, floats, floats, floats, -1, 0.0),
@@ -379,6 +381,9 @@ mask3 = np.zeros(3, dtype=np.bool_)
         {"adapter": (mask3, floats3, floats3, floats3)},
         {"adapter": (floats3, floats3, floats3, floats3, floats3, -1, 0.0)},
         {"adapter": (np.zeros(6, dtype=np.bool_)[::2], floats3, floats3, floats3, floats3, -1, 0.0)},
+        {"mask": mask2},
+        {"mask": floats3},
+        {"mask": None},
         {"lent": short},
         {"reuse": short},
         {"lent": floats3.astype(np.float32)},

@@ -125,6 +125,9 @@ def written_out(view, slot, p):
     in_full = float(t.token_ms[slot]) * most + float(t.token2_ms[slot]) * (most * most + 2 * most * (prompt - most))
     made_up = min(wait, max(0.0, in_full - work))
 
+    queues = [max(0.0, float(t.free_at_ms[s]) - NOW) for s in range(len(t)) if view.mask[s]]
+    others_weight = p.others_weight * (1.0 + min(20.0, min(queues) / p.backlog_ms))
+
     capacity = float(t.kv_tokens[slot])
     in_use = float(t.new_kv_tokens[slot]) + (float(load.other_kv[slot]) or generated) + u
     peak = (in_use + n * out + 0.5 * rest * batch) / capacity
@@ -136,7 +139,7 @@ def written_out(view, slot, p):
     fill = (float(view.indexed_tokens[slot]) + generated + u + out) / capacity
     mean_ms, mean2_ms = ((column * t.mean_weight).sum() for column in (t.token_ms, t.token2_ms))
     again = float(mean_ms) * u + float(mean2_ms) * (u * u + 2 * u * (prompt - u))
-    again = again * (1.0 + p.others_weight * mean) + p.slow_start_weight * max(0.0, again - p.slow_start_ms)
+    again = again * (1.0 + others_weight * mean) + p.slow_start_weight * max(0.0, again - p.slow_start_ms)
     evicts = min(1.0, max(0.0, (fill - 0.95) / 0.1)) * view.hit_share
     evicts *= 1.0 if view.reuse is None else float(view.reuse[slot])
 
@@ -170,7 +173,7 @@ def written_out(view, slot, p):
         "adapter_slot": slot_ms + p.adapter_slot_weight * taken,
         "slow_start": p.slow_start_weight * max(0.0, ttft - target),
         "decode": p.own_decode_weight * out * p.decode_horizon / (p.decode_horizon + out) * step,
-        "delay_prefill": p.others_weight * mixed * work,
+        "delay_prefill": others_weight * mixed * work,
         "eviction": p.eviction_weight * evicts * again,
         "kv_peak": barrier,
         "failures": float(t.failure_ms[slot]),
@@ -296,6 +299,24 @@ def test_a_wait_weighs_once_as_far_as_the_hit_makes_up_for_it():
         made_up = min(wait_ms, table.token_ms[0] * 4_950 + table.token2_ms[0] * 4_950**2)
         expected = weights.wait_weight * (wait_ms - made_up) + weights.hit_wait_weight * made_up
         assert warm.terms["wait"][0] == pytest.approx(expected)
+
+
+def test_delay_to_others_weighs_more_while_prefill_is_queued_wherever_the_request_may_go():
+    table = make_table(3)
+    table.inflight[:] = table.requests[:] = [0.0, 10.0, 30.0]
+
+    def delay(*queues_ms, without=()):
+        table.free_at_ms[:] = [NOW + queue_ms for queue_ms in queues_ms]
+        view = make_view(table)
+        view.mask[list(without)] = False
+        return Pricing(CostParameters()).cost(view).terms["delay_prefill"]
+
+    once = delay(0.0, 0.0, 0.0)
+    assert delay(0.0, 9_000.0, 9_000.0).tolist() == once.tolist(), "one could begin at once"
+    assert delay(100.0, 9_000.0, 9_000.0) == pytest.approx(2.0 * once)
+    assert delay(0.0, 100.0, 9_000.0, without=[0]) == pytest.approx(2.0 * once), "not there, and so not here"
+    assert delay(2_000.0, 9_000.0, 9_000.0) == pytest.approx(21.0 * once)
+    assert delay(60_000.0, 90_000.0, 90_000.0) == pytest.approx(21.0 * once), "waits that differ still count"
 
 
 def test_the_barrier_is_steep_and_bounded():

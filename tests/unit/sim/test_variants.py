@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from poolpilot_lab.bench.routing.rates import known_rate
 from poolpilot_lab.engine.model import PROFILES
 from poolpilot_lab.sim.fleet import Simulation
 from poolpilot_lab.sim.policies import make_router
+from poolpilot_lab.sim.scenarios import KNOWN
 from poolpilot_lab.sim.variants import ABLATION, ALL, LADDER
-from poolpilot_lab.sim.world import World
+from poolpilot_lab.sim.world import HIDDEN, World
 from poolpilot_lab.workload.generators import shared_prompts
 from poolpilot_lab.workload.streams import adapter_names, adapters
 
@@ -72,10 +74,27 @@ def test_every_variant_runs_and_decides_otherwise_where_its_term_counts(name):
     names = adapter_names(12)
     # Caches of a size that fills up.
     world = World(fleet=(replace(QWEN, kv_tokens=120_000),) * 3)
-    traffic = shared_prompts(3.6, 500, 1, groups=60)
+    traffic = shared_prompts(3.0, 500, 1, groups=60)
     if "adapter" in name:
         # What an adapter displaces matters while most slots are idle, a slot's price when there are too few.
         rate, number = (0.5, 6) if "eviction" in name else (6.0, 12)
         world, traffic = replace(world, max_loras=2, adapters=names), adapters(rate, 200, 1, number=number)
     same = placed(play(name, traffic, world)[0]) == placed(play("poolpilot", traffic, world)[0])
     assert not same
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_where_long_prompts_queue_everywhere_the_price_of_work_keeps_the_queues_short(seed):
+    """A third more than the fleet bears: who avoids waiting at the price of work makes all wait longer."""
+    scenario = KNOWN["S5"]
+    world, rate = scenario.world(HIDDEN), known_rate(scenario, "results", seed)
+    assert rate is not None
+    traffic = scenario.traffic(1.3 * rate, round(1.3 * rate * 200.0), seed)
+
+    def mean_wait_ms(policy):
+        record = Simulation(world, traffic, make_router(policy, world, seed), seed, scenario.warm_share).run()
+        return sum(trip.ttft_ms for trip in record.measured) / len(record.measured)
+
+    ours = mean_wait_ms("poolpilot")
+    assert ours < 0.65 * mean_wait_ms("poolpilot-backlog")
+    assert ours < mean_wait_ms("lmetric")

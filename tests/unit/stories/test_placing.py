@@ -42,7 +42,7 @@ def test_64_simultaneous_requests_of_all_lengths_spread_their_work(longest):
         ]
         # Waits weigh several times: the prompts are even, and whoever got the shortest has some more of them.
         assert max(shares(placed).values()) <= (11 if longest < 1_000 else 14)
-        assert max(pool.table.prompt_tokens) <= (1.35 if longest < 1_000 else 1.25) * sum(prompts) / 8
+        assert max(pool.table.prompt_tokens) <= (1.4 if longest < 1_000 else 1.3) * sum(prompts) / 8
 
 
 def test_1000_requests_between_two_samples_do_not_herd():

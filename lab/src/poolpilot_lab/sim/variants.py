@@ -80,6 +80,7 @@ ABLATION: Final[dict[str, Variant]] = {
     f"{POOLPILOT}-cache": _without(use_cache=False),
     f"{POOLPILOT}-own-decode": _without(own_decode_weight=0.0),
     f"{POOLPILOT}-delay-prefill": _without(others_weight=0.0),
+    f"{POOLPILOT}-backlog": _without(backlog_ms=math.inf),
     f"{POOLPILOT}-fleet-share": _without(fleet_share=0.0),
     f"{POOLPILOT}-wait-weight": _without(wait_weight=1.0),
     f"{POOLPILOT}-hit-wait": _without(hit_wait_weight=math.inf),

@@ -26,6 +26,7 @@ class Cost:
         target_ms: float | None,
         hit_share: float,
         stale_after_ms: float,
+        mask: Mask,
         cached: Floats,
         indexed: Floats,
         adapter: tuple[Mask, Floats, Floats, Floats, Floats, int, float] | None,

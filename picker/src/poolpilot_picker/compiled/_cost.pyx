@@ -34,6 +34,7 @@ TERMS = (
 
 cdef double LEAST_CHUNK = 256.0
 cdef double KV_ROOM = 0.9
+cdef double MOST_BACKLOG = 20.0
 cdef double CACHE_ROOM = 0.95
 cdef double TIE_MS = 1e-9
 
@@ -135,7 +136,7 @@ cdef class Cost:
 
     cdef double own_decode_weight, decode_horizon, others_weight, fleet_share, slow_start_weight, slow_start_ms
     cdef double eviction_weight, adapter_load_ms, adapter_eviction_weight, kv_barrier_ms, kv_barrier_most_ms
-    cdef double wait_weight, hit_wait_weight, adapter_slot_weight
+    cdef double wait_weight, hit_wait_weight, adapter_slot_weight, backlog_ms
     cdef bint use_wait, use_cache
     cdef object forecast
 
@@ -147,6 +148,7 @@ cdef class Cost:
         self.own_decode_weight = parameters.own_decode_weight
         self.decode_horizon = parameters.decode_horizon
         self.others_weight = parameters.others_weight
+        self.backlog_ms = parameters.backlog_ms
         self.fleet_share = parameters.fleet_share
         self.slow_start_weight = parameters.slow_start_weight
         self.slow_start_ms = parameters.slow_start_ms
@@ -172,6 +174,7 @@ cdef class Cost:
         target_ms,
         double hit_share,
         double stale_after_ms,
+        mask,
         cached,
         indexed,
         adapter,
@@ -180,7 +183,7 @@ cdef class Cost:
     ):
         """The terms, their sum and what is predicted, for every slot: a `Priced`.
 
-        `adapter`: (resident mask, answers
+        `mask`: the candidates. `adapter`: (resident mask, answers
         until a GPU slot is free, requests that wait for each slot where it takes one more, loaded and all GPU slots, its home and how likely it is warm there), None without one. `target_ms`: of the request's own TTFT objective, None without one.
         """
         cdef Py_ssize_t slots = columns._slots
@@ -197,6 +200,7 @@ cdef class Cost:
         cdef const double* of_reuse = NULL
         cdef const double* loaded = NULL
         cdef const double* limits = NULL
+        cdef const uint8_t* candidates
         cdef const uint8_t* resident = NULL
         cdef Py_ssize_t home = -1
         cdef double hope = 0.0
@@ -204,11 +208,12 @@ cdef class Cost:
         arrays.count = 0
         try:
             of_cached, of_indexed = floats(&arrays, cached, slots), floats(&arrays, indexed, slots)
+            candidates = flags(&arrays, mask, slots)
             if adapter is not None:
-                mask, one, two, other, all_slots, home, hope = adapter
+                there, one, two, other, all_slots, home, hope = adapter
                 until_slot, loaded = floats(&arrays, one, slots), floats(&arrays, other, slots)
                 taken_slot = floats(&arrays, two, slots)
-                limits, resident = floats(&arrays, all_slots, slots), flags(&arrays, mask, slots)
+                limits, resident = floats(&arrays, all_slots, slots), flags(&arrays, there, slots)
             if lent is not None:
                 of_lent = floats(&arrays, lent, slots)
             if reuse is not None:
@@ -219,7 +224,7 @@ cdef class Cost:
                 columns._estimate(now, stale_after_ms, True, priced._row(OTHERS), priced._row(HELD), NULL)
                 foreign, other_kv = priced._row(OTHERS), priced._row(HELD)
             priced._matter = self._fill(
-                columns, now, prompt, sequences, output, rest, late_ms, hit_share, of_cached, of_indexed,
+                columns, now, prompt, sequences, output, rest, late_ms, hit_share, candidates, of_cached, of_indexed,
                 foreign, other_kv, resident, until_slot, taken_slot, loaded, limits, home, hope, of_lent, of_reuse, priced,
             )
             return priced
@@ -236,6 +241,7 @@ cdef class Cost:
         double rest,
         double late_ms,
         double hit_share,
+        const uint8_t* candidates,
         const double* cached,
         const double* indexed,
         const double* foreign,
@@ -294,6 +300,7 @@ cdef class Cost:
         cdef double midway = prompt + 0.5 * output
         cdef double mean, soon, fleet = 0.0, taken = self.adapter_slot_weight * output
         cdef double token_mean = 0.0, token2_mean = 0.0, again
+        cdef double least = MOST_BACKLOG * self.backlog_ms, others_weight
         cdef double counted = output * (self.decode_horizon / (self.decode_horizon + output))
         cdef double own_decode = self.own_decode_weight * counted
         cdef double added_kv = sequences * output, evicted = self.eviction_weight * hit_share
@@ -308,6 +315,9 @@ cdef class Cost:
             token2_mean += token2_ms[s] * mean_weight[s]
             if mean_weight[s] > 0.0:
                 most = larger(most, prompt - (cached[s] * cache_trust[s] if self.use_cache else 0.0))
+            if candidates[s]:
+                least = smaller(least, larger(free_at_ms[s] - now, 0.0))
+        others_weight = self.others_weight * (1.0 + least / self.backlog_ms)
         mean = fleet
         fleet *= self.fleet_share
         if resident != NULL:
@@ -340,7 +350,7 @@ cdef class Cost:
             to_wait[s] = self.wait_weight * (wait - made_up) + self.hit_wait_weight * made_up
             to_prefill[s] = prefill
             to_decode[s] = own_decode * step
-            to_delay_prefill[s] = self.others_weight * (fleet + (1.0 - self.fleet_share) * soon) * work
+            to_delay_prefill[s] = others_weight * (fleet + (1.0 - self.fleet_share) * soon) * work
             to_step[s] = step
             to_uncached[s] = uncached
 
@@ -370,7 +380,7 @@ cdef class Cost:
                     smaller(10.0 * (fill - CACHE_ROOM), 1.0)
                     * (evicted if reuse == NULL else evicted * reuse[s])
                     * (
-                        again * (1.0 + self.others_weight * mean)
+                        again * (1.0 + others_weight * mean)
                         + self.slow_start_weight * larger(again - self.slow_start_ms, 0.0)
                     )
                 )

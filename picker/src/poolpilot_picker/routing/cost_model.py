@@ -32,6 +32,8 @@ KV_ROOM: Final = 0.9
 """Share of the KV cache that a predicted peak may fill without cost."""
 CACHE_ROOM: Final = 0.95
 """Share of the KV cache that resident prefixes may fill without an eviction being likely."""
+MOST_BACKLOG: Final = 20.0
+"""Of times that `backlog_ms` counts: beyond, the difference of two waits must still weigh against the work."""
 TIE_MS: Final = 1e-9
 """Costs this close are equal."""
 
@@ -46,6 +48,9 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     now does not last until they end. 800–4,000."""
     others_weight: float = 0.3
     """Of the delay that its prefill causes to each sequence decoding there. 0.25–0.5."""
+    backlog_ms: Annotated[float, msgspec.Meta(gt=0.0)] = 100.0
+    """Of the least prefill queue there is, for which that delay weighs once more: while nobody could begin at once,
+    work is what is short, and all that come later wait for it. 50–200."""
     fleet_share: float = 0.3
     """Share of the fleet's mean batch, instead of the endpoint's own, in that delay. 0–0.4."""
     wait_weight: float = 4.0
@@ -106,6 +111,7 @@ class CostModel:
 
     __slots__ = (
         "_adapter_ms",
+        "_others_weight",
         "_output",
         "_prefill_ms",
         "_slot_ms",
@@ -144,8 +150,8 @@ class CostModel:
         prefill = work + chunks * step_now
         # A prefill starts when a step ends: half a step, and half of the chunk that is being prefilled.
         wait = np.minimum(0.5 * batch, 0.5) * step_now
+        queue = np.maximum(table.free_at_ms - now, 0.0)
         if parameters.use_wait:
-            queue = np.maximum(table.free_at_ms - now, 0.0)
             wait += queue + np.minimum(queue, table.half_chunk_ms)
         # What the prefill would take here beyond what it does, if no more were cached than where least is.
         most = uncached.max(where=table.mean_weight > 0.0, initial=1.0)
@@ -154,7 +160,9 @@ class CostModel:
         hit_wait_weight = min(parameters.hit_wait_weight, parameters.wait_weight)
 
         fleet = parameters.fleet_share * mean
-        delayed = parameters.others_weight * (fleet + (1.0 - parameters.fleet_share) * soon)
+        least = queue.min(where=view.mask, initial=MOST_BACKLOG * parameters.backlog_ms)
+        self._others_weight = parameters.others_weight * (1.0 + float(least) / parameters.backlog_ms)
+        delayed = self._others_weight * (fleet + (1.0 - parameters.fleet_share) * soon)
         counted = output * (parameters.decode_horizon / (parameters.decode_horizon + output))
         self._output = output
         self._step_ms: Floats = step
@@ -215,7 +223,7 @@ class CostModel:
             token_ms, token2_ms = (each.dot(table.mean_weight) for each in (table.token_ms, table.token2_ms))
             again = uncached * (token_ms + token2_ms * (2.0 * view.request.prompt_tokens - uncached))
             late = np.maximum(again - parameters.slow_start_ms, 0.0)
-            value = again * (1.0 + parameters.others_weight * mean) + parameters.slow_start_weight * late
+            value = again * (1.0 + self._others_weight * mean) + parameters.slow_start_weight * late
             if view.reuse is not None:
                 share = share * view.reuse
             self.terms["eviction"] = (parameters.eviction_weight * view.hit_share) * share * value

@@ -43,6 +43,7 @@ class Pricing:
             request.slo_ttft_ms,
             view.hit_share,
             view.stale_after_ms,
+            view.mask,
             view.cached_tokens if view.home is None else view.likely_tokens,
             view.indexed_tokens,
             adapter,
