@@ -130,8 +130,8 @@ def _parser() -> argparse.ArgumentParser:
         "--set",
         choices=tuple(SETS),
         default="quick",
-        help="quick: ρ 0.7, one hidden draw, two tables; full: ρ 0.5, 0.7 and 0.9, twenty draws (five of overload, of "
-        "what ties and of endpoints needed), all tables (default: %(default)s)",
+        help="quick: ρ 0.7, one hidden draw, two tables, 4,000 requests a run at most; full: ρ 0.5, 0.7 and 0.9, "
+        "twenty draws (five of overload, of what ties and of endpoints needed), all tables (default: %(default)s)",
     )
     parser.add_argument("--scenario", metavar="NAMES", help="comma-separated (default: all)")
     parser.add_argument("--policy", metavar="NAMES", help="comma-separated (default: all)")
